@@ -7,6 +7,9 @@
 
 generation.py runs this and its twin in Transformers, and keeps what they find.
 """
+import contextlib
+from unittest import mock
+
 import numpy as np
 
 import generation_works
@@ -20,6 +23,28 @@ def llama(sizes):
         vocabulary_size=sizes.vocabulary, num_layers=sizes.layers, num_query_heads=sizes.heads,
         num_key_value_heads=sizes.shared_heads, hidden_dim=sizes.width, intermediate_dim=sizes.inner)
     return keras_hub.models.LlamaCausalLM(backbone)
+
+
+def pack_int4(values, axis=0, dtype="int8"):
+    """As keras.quantizers.pack_int4: pairs along an axis of even size, the first in the low bits."""
+    import tensorflow as tf
+    low, high = (tf.gather(values, tf.range(i, values.shape[axis], 2), axis=axis) for i in (0, 1))
+    packed = tf.bitwise.bitwise_or(tf.bitwise.bitwise_and(low, 15), tf.bitwise.left_shift(high, 4))
+    return packed, tuple(packed.shape), values.shape[axis]
+
+
+@contextlib.contextmanager
+def quantized_where_it_lies():
+    """model.quantize() computes in NumPy, which needs a minute for a billion weights in bfloat16. Here it computes in TensorFlow,
+    as Keras does for activations: with random weights, that is all the same."""
+    from keras.src import quantizers
+    on_device = lambda f: lambda *arguments, to_numpy=False, **named: f(*arguments[:5], **named)  # the sixth is to_numpy
+    names = "abs_max_quantize", "abs_max_quantize_grouped_with_zero_point"
+    with contextlib.ExitStack() as stack:
+        for module in (quantizers, quantizers.quantizers):
+            changed = {name: on_device(getattr(module, name)) for name in names}
+            stack.enter_context(mock.patch.multiple(module, **changed, pack_int4=pack_int4))
+        yield
 
 
 def ways(model, mode):
@@ -46,7 +71,8 @@ def main(options):
             tfuse.enable(cache_dtype=cache_dtype)
         model = llama(sizes)
         if quantized:
-            model.quantize(quantized)
+            with quantized_where_it_lies():
+                model.quantize(quantized)
         model.compile(sampler="greedy", jit_compile=options.mode == "xla")
         return ways(model, options.mode)
 

@@ -135,6 +135,17 @@ def t5(sizes):
     return keras.Model(backbone.input, backbone.token_embedding(backbone.output["decoder_sequence_output"], reverse=True))
 
 
+# ---- a language model of LSTMs ----
+
+
+def lstm(sizes):
+    inputs = x = keras.Input((sizes.length,), dtype="int64")
+    x = layers.Embedding(sizes.vocabulary, sizes.width)(x)
+    for _ in range(sizes.layers):
+        x = layers.LSTM(sizes.width, return_sequences=True)(x)
+    return keras.Model(inputs, layers.Dense(sizes.vocabulary)(x))
+
+
 # ---- convolutional networks: Keras's own, with random weights, and a U-Net ----
 
 
@@ -166,7 +177,7 @@ def unet(sizes):
 
 
 BUILDERS = {
-    "gpt2": gpt2, "vit": vit, "bert": bert, "llama": llama, "t5": t5,
+    "gpt2": gpt2, "vit": vit, "bert": bert, "llama": llama, "t5": t5, "lstm": lstm,
     "resnet50": application("ResNet50"), "convnext": application("ConvNeXtTiny"),
     "efficientnet": application("EfficientNetB0"), "mobilenet": application("MobileNetV2"), "unet": unet,
 }

@@ -5,8 +5,8 @@
 What stands beside Keras's fit() is a loop over a DataLoader with workers and pinned memory, whose batches are copied without
 waiting, as PyTorch's guides have it; no loss is read in it. Beside it is the step alone, on a batch that is on the GPU.
 
-GPT-2 is the one of tools/gpt2_torch.py, BERT, Llama and T5 are Transformers', U-Net is written here, and all other models
-for images are torchvision's, with random weights; convolutional networks keep channels last.
+GPT-2 is the one of tools/gpt2_torch.py, BERT, Llama and T5 are Transformers', LSTM and U-Net are written here, and all other
+models for images are torchvision's, with random weights; convolutional networks keep channels last.
 """
 import functools
 import itertools
@@ -93,6 +93,19 @@ class T5(nn.Module):
         return mean_loss(logits, labels, weights)
 
 
+class LSTM(nn.Module):
+    """By cuDNN, as one call for all layers."""
+
+    def __init__(self, sizes):
+        super().__init__()
+        self.tokens = nn.Embedding(sizes.vocabulary, sizes.width)
+        self.body = nn.LSTM(sizes.width, sizes.width, sizes.layers, batch_first=True)
+        self.head = nn.Linear(sizes.width, sizes.vocabulary)
+
+    def forward(self, tokens, labels):
+        return mean_loss(self.head(self.body(self.tokens(tokens))[0]), labels)
+
+
 def gpt2(sizes):
     from gpt2_torch import GPT2
     return GPT2(sizes.vocabulary, sizes.length, sizes.layers, sizes.width, sizes.heads)
@@ -143,7 +156,7 @@ class UNet(nn.Module):
 
 # Each takes a batch and gives its loss. What torchvision's models drop and Keras's do not is switched off.
 TWINS = {
-    "gpt2": gpt2, "vit": ViT, "bert": Bert, "llama": Llama, "t5": T5,
+    "gpt2": gpt2, "vit": ViT, "bert": Bert, "llama": Llama, "t5": T5, "lstm": LSTM,
     "resnet50": functools.partial(Vision, "resnet50", False),
     "convnext": functools.partial(Vision, "convnext_tiny", True, stochastic_depth_prob=0.0),
     "efficientnet": functools.partial(Vision, "efficientnet_b0", True),

@@ -187,6 +187,9 @@ WORKLOADS = {
         {"batch": 16, "length": 512, "target": 512, "vocabulary": 32128, "layers": 12, "width": 768, "inner": 2048, "heads": 12,
          "dropout": 0.1},
         {**TINY, "length": 16, "target": 12, "vocabulary": 64, "inner": 48, "dropout": 0.0}, curve={"dropout": 0.0}),
+    "lstm": Workload(
+        "LSTM", "tokens", next_tokens, {"batch": 64, "length": 512, "vocabulary": 10000, "layers": 2, "width": 1024},
+        {"batch": 8, "layers": 2, "width": 32, "length": 16, "vocabulary": 64}),
     "resnet50": vision("ResNet-50", images),
     "convnext": vision("ConvNeXt-T", pixels, optimizer="adamw", batch=128),
     "efficientnet": vision("EfficientNet-B0", pixels),

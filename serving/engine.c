@@ -14,8 +14,7 @@ typedef struct request {
   int32_t *words; /* of the prompt, then stops */
   int64_t *pages;
   int64_t n_pages, ready, made; /* words of the prompt whose keys and values are in the cache; new tokens */
-  int64_t named;                /* pages of the prompt that can be found, and the last of them */
-  int64_t last_named;
+  int64_t named;                /* pages of the prompt, from the first on, that can be found */
   int32_t current;
 } request;
 
@@ -144,7 +143,7 @@ tfu_code tfu_engine_add(tfu_engine *e, const tfu_generation *g, tfu_error *err) 
   TFU_TRY(check(e, g, err));
   request *r = calloc(1, sizeof *r);
   if (!r) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
-  *r = (request){.asked = *g, .last_named = TFU_NO_PAGE, .current = g->prompt[g->prompt_length - 1]};
+  *r = (request){.asked = *g, .current = g->prompt[g->prompt_length - 1]};
   const size_t prompt = (size_t)g->prompt_length * sizeof *r->words, stops = (size_t)g->n_stops * sizeof *r->words;
   r->words = malloc(prompt + stops);
   r->pages = malloc((size_t)pages_of(e, g->prompt_length + g->new_tokens) * sizeof *r->pages);
@@ -227,7 +226,6 @@ static int admit(tfu_engine *e, request *r) {
   r->n_pages = all;
   r->ready = shared * size;
   r->named = shared;
-  r->last_named = shared ? r->pages[shared - 1] : TFU_NO_PAGE;
   return 1;
 }
 
@@ -246,16 +244,20 @@ static int64_t place_of(const tfu_engine *e, const request *r, int64_t position)
   return r->pages[position / e->steps.page] * e->steps.page + position % e->steps.page;
 }
 
-/* Pages that are full now can be found. Where another has the same words, those that follow are found after it. */
+/* Pages that are full now can be found. Where another has the same words, that one is used from now on, and ours is
+ * free: so a page with a name is only ever found after one that its users have, too. */
 static void name_pages(tfu_engine *e, request *r) {
   for (; (r->named + 1) * e->steps.page <= r->ready; r->named++) {
     const int32_t *words = r->words + r->named * e->steps.page;
-    int64_t page = tfu_pages_find(e->pages, r->last_named, words);
+    const int64_t own = r->pages[r->named], before = r->named ? r->pages[r->named - 1] : TFU_NO_PAGE;
+    const int64_t page = tfu_pages_find(e->pages, before, words);
     if (page == TFU_NO_PAGE) {
-      page = r->pages[r->named];
-      tfu_pages_name(e->pages, page, r->last_named, words);
+      tfu_pages_name(e->pages, own, before, words);
+    } else {
+      r->pages[r->named] = page;
+      tfu_pages_use(e->pages, page);
+      tfu_pages_leave(e->pages, own);
     }
-    r->last_named = page;
   }
 }
 
@@ -359,6 +361,23 @@ static void decode(tfu_engine *e) {
     else if (i >= n || !tell(e, r, e->tokens + i * times, times)) e->running[kept++] = r;
   }
   e->n = kept;
+}
+
+tfu_code tfu_engine_warm_up(tfu_engine *e, tfu_error *err) {
+  const tfu_steps *s = &e->steps;
+  for (int i = 0; i < TFU_MOST_SIZES && s->chunks[i]; i++) {
+    const int n = s->chunks[i];
+    memset(e->ints, 0, (size_t)n * TFU_READ_INTS * sizeof *e->ints);
+    for (int k = 0; k < n; k++) e->ints[TFU_WORD_PLACES * n + k] = -1;
+    memset(e->table, 0, (size_t)e->row_pages * sizeof *e->table);
+    TFU_TRY(s->read(s->of, n, e->ints, e->table, 1, err));
+  }
+  for (int i = 0; i < TFU_MOST_SIZES && s->rows[i]; i++)
+    for (int k = 0; k < TFU_MOST_SIZES && s->times[k]; k++) {
+      for (int row = 0; row < s->rows[i]; row++) put_row(e, row, s->rows[i], NULL);
+      TFU_TRY(s->decode(s->of, s->rows[i], s->times[k], e->ints, e->floats, e->table, e->tokens, err));
+    }
+  return TFU_OK;
 }
 
 int tfu_engine_step(tfu_engine *e) {

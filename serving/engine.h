@@ -50,6 +50,10 @@ TFU_MUST_USE tfu_code tfu_engine_new(const tfu_steps *steps, int64_t pages, tfu_
 /* Requests that have not ended are told so. NULL is fine. */
 void tfu_engine_free(tfu_engine *engine);
 
+/* Makes each kind of step once, with nothing in it: what the first of a kind takes longer, no request waits for. Before
+ * any request. */
+TFU_MUST_USE tfu_code tfu_engine_warm_up(tfu_engine *engine, tfu_error *err);
+
 /* Adds a request, from any thread; prompt and stops are copied. Where it is refused, it is not told. */
 TFU_MUST_USE tfu_code tfu_engine_add(tfu_engine *engine, const tfu_generation *request, tfu_error *err);
 

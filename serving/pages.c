@@ -61,13 +61,11 @@ void tfu_pages_use(tfu_pages *p, int64_t page) {
   p->at[page].users++;
 }
 
-/* Pages whose words come after these lose their names, too: another page may come to be in this place. */
+/* Pages whose words come after these go, too: nobody uses them either, as their users would use this one. */
 static void forget(tfu_pages *p, int64_t page) {
   p->at[page].named = 0;
-  if (!p->at[page].users) {
-    p->unused--;
-    p->free[p->n_free++] = page;
-  }
+  p->unused--;
+  p->free[p->n_free++] = page;
   for (int64_t i = 0; i < p->n; i++)
     if (p->at[i].named && p->at[i].before == page) forget(p, i);
 }

@@ -23,7 +23,7 @@ void tfu_pages_use(tfu_pages *pages, int64_t page); /* one that was found */
 
 /* A page for words of one's own; there must be one available. That which nobody has used for longest loses its name. */
 int64_t tfu_pages_take(tfu_pages *pages);
-/* Says what a page has, once it has it. No other page may be found by that. */
+/* Says what a page has, once it has it. No other page may be found by that, and who uses this one uses `before`. */
 void tfu_pages_name(tfu_pages *pages, int64_t page, int64_t before, const int32_t *words);
 /* A page with a name keeps what it has until somebody else needs it. */
 void tfu_pages_leave(tfu_pages *pages, int64_t page);

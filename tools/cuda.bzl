@@ -20,6 +20,7 @@ _FOR_DEVICES = [
 _FOR_BOTH = [
     "kernels/core/gpu/channels.h",
     "kernels/core/gpu/rows.h",
+    "kernels/core/gpu/tensor_map.h",
     "kernels/core/gpu/walk.h",
 ]
 

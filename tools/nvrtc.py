@@ -28,6 +28,8 @@ import time
 INCLUDES = [".", "kernels", "ops"]
 NVIDIA_INCLUDES = ["cuda_runtime/include", "cuda_cccl/include"]
 OPTIONS = ["--std=c++17", "--device-as-default-execution-space", "-DTFU_DEVICE"]
+# 9.0 is the only one of its major version, so a cubin for it may have what later ones have not (wgmma).
+ALONE = {"sm_90": "sm_90a"}
 # NVRTC has no switch for this one. sm_70 is served on purpose.
 KNOWN_WARNING = re.compile(r"nvrtc: warning: Architectures prior to \S+ are deprecated.*\n?")
 # NVRTC has no C library: the headers that device code shares with C are given in memory.
@@ -69,7 +71,7 @@ def compile_image(nvidia, source, arch, include=()):
     text = pathlib.Path(source).read_bytes()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, source.encode(), len(C_HEADERS), strings(C_HEADERS.values()), strings(C_HEADERS))
     includes = [*include, *INCLUDES] + [os.path.join(nvidia, i) for i in NVIDIA_INCLUDES]
-    options = [*OPTIONS, f"--gpu-architecture={arch}", *(f"-I{i}" for i in includes)]
+    options = [*OPTIONS, f"--gpu-architecture={ALONE.get(arch, arch)}", *(f"-I{i}" for i in includes)]
     failed = nvrtc.nvrtcCompileProgram(program, len(options), strings(options))
     log = KNOWN_WARNING.sub("", fetch(nvrtc, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")).strip()
     if log:

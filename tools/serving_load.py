@@ -5,15 +5,18 @@ count and time, and stays on the loopback.
   python tools/serving_load.py loads [--count 100]                             memory after loads and unloads
   python tools/serving_load.py soak [--minutes 10] [--duty 1]                  memory under load
   python tools/serving_load.py inputs [--megabytes 1,16,64]                    large inputs, sent and in shared memory
+  python tools/serving_load.py streams [--clients 1,8,64]                      tokens of a Llama as they come, against tfuse.generate
 
 tfuse and TensorFlow are importable, TFUSE_LIBRARY names libtfuse.so where tfuse is not installed, and a Triton is found as
-`python -m tfuse serve` finds it. The model is --layers dense layers of --width units, or with --model bert a classifier of 32 tokens
-with so many layers, in float32. A batch pays once for what a run costs however few rows it has: each op's start, and reading the
-weights.
+`python -m tfuse serve` finds it. The model is --layers dense layers of --width units, or with --model bert a classifier of --tokens
+tokens with so many layers, or resnet, a ResNet-50 for pictures of --width pixels. A batch pays once for what a run costs however few
+rows it has: each op's start, and reading the weights.
 """
 import argparse
 import collections
+import concurrent.futures
 import contextlib
+import http.client
 import json
 import multiprocessing.shared_memory
 import os
@@ -48,23 +51,32 @@ def dense(options):
 
 
 def bert(options):
-    """A classifier of 32 tokens."""
     import keras_hub
 
-    backbone = keras_hub.models.BertBackbone(vocabulary_size=1000, num_layers=options.layers, num_heads=4, hidden_dim=options.width,
-                                             intermediate_dim=4 * options.width, max_sequence_length=32)
-    ints = lambda value: np.full([1, 32], value, np.int32)
+    backbone = keras_hub.models.BertBackbone(
+        vocabulary_size=1000, num_layers=options.layers, num_heads=max(options.width // 64, 4), hidden_dim=options.width,
+        intermediate_dim=4 * options.width, max_sequence_length=options.tokens)
+    ints = lambda value: np.full([1, options.tokens], value, np.int32)
     return (keras_hub.models.BertTextClassifier(backbone=backbone, num_classes=4, preprocessor=None),
             {"padding_mask": ints(1), "segment_ids": ints(0), "token_ids": ints(7)})
+
+
+def resnet(options):
+    x = keras.Input([options.width, options.width, 3], name="x")
+    return keras.applications.ResNet50(weights=None, input_tensor=x), {"x": np.ones([1, *x.shape[1:]], np.float32)}
 
 
 def make_models(home, options):
     """Models `batched` and `single`; returns a request's values."""
     keras.utils.set_random_seed(0)
-    model, values = {"dense": dense, "bert": bert}[options.model](options)
+    keras.config.set_dtype_policy(options.dtype)
+    model, values = {"dense": dense, "bert": bert, "resnet": resnet}[options.model](options)
     model.save(home / "model.keras")
-    _export.export(home / "model.keras", home / "models", "batched", max_batch=options.max_batch, delay=options.delay)
-    _export.export(home / "model.keras", home / "models", "single", max_batch=0)
+    made = _export.export(home / "model.keras", home / "models", "batched", max_batch=options.max_batch, delay=options.delay,
+                          stock=options.stock)
+    _export.export(made / "1/model.savedmodel", home / "models", "single", max_batch=0)
+    for config in (home / "models").glob("*/config.pbtxt"):
+        config.write_text(config.read_text().replace("instance_group { count: 1 }", "instance_group { count: %d }" % options.instances))
     return values
 
 
@@ -155,8 +167,16 @@ def counts(port, model):
     return np.array([stats["inference_count"], stats["execution_count"], of["compute_infer"], of["compute_input"] + of["compute_output"]])
 
 
+def rows_a_second(run, rows, seconds):
+    run()
+    count, begin = 0, time.perf_counter()
+    while not count or time.perf_counter() - begin < seconds:
+        run()
+        count += rows
+    return count / (time.perf_counter() - begin)
+
+
 def rates(options, home, values):
-    function = tf.saved_model.load(str(home / "models/batched/1/model.savedmodel")).signatures["serving_default"]
     with triton(home) as (port, server):
         found = {}
         for model in ("single", "batched"):
@@ -171,14 +191,14 @@ def rates(options, home, values):
                 print("%-8s %4d clients: %7.0f requests a second, p50 %7.2f ms, p99 %7.2f ms; %4.1f a run, %4.1f%% joined and split%s" % (
                     model, clients, rate, times[len(times) // 2], times[int(len(times) * 0.99)], requests / runs,
                     100 * outside / (inside + outside), ", %d refused" % load.refused if load.refused else ""), flush=True)
+    saved = home / "models/batched/1/model.savedmodel"
+    model, function = _model.Model(saved), tf.saved_model.load(str(saved)).signatures["serving_default"]
     for rows in (1, options.max_batch):
-        given, count = {name: tf.repeat(value, rows, 0) for name, value in values.items()}, 0
-        function(**given)
-        begin = time.perf_counter()
-        while time.perf_counter() - begin < options.seconds:
-            [value.numpy() for value in function(**given).values()]
-            count += rows
-        print("Python, batches of %d: %.0f rows a second" % (rows, count / (time.perf_counter() - begin)), flush=True)
+        given = {name: np.repeat(value, rows, 0) for name, value in values.items()}
+        in_python = lambda: [value.numpy() for value in function(**{name: tf.constant(value) for name, value in given.items()}).values()]
+        for what, run in (("Python", in_python), ("the C API", lambda: model.run(given))):
+            print("%s, batches of %d: %.0f rows a second" % (what, rows, rows_a_second(run, rows, options.seconds)), flush=True)
+    model.close()
     if 64 in options.clients:
         print("batches at 64 clients: %.1f times" % (found["batched", 64] / found["single", 64]))
 
@@ -256,9 +276,50 @@ def inputs(options, home, values):
             print()
 
 
+def stream(port, prompt, new_tokens):
+    """Seconds until the first token of a request and until its last."""
+    begin, times = time.perf_counter(), []
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("POST", "/v2/models/llm/generate_stream", json.dumps({"token_ids": prompt, "max_new_tokens": new_tokens,
+                                                                            "stop_token_ids": []}))
+    for line in connection.getresponse():
+        if line.startswith(b"data:"):
+            times.append(time.perf_counter() - begin)
+    connection.close()
+    assert len(times) == new_tokens, "%d tokens came" % len(times)
+    return times[0], times[-1]
+
+
+def streams(options, home):
+    """So many prompts of 100 tokens at once, which get --tokens new ones."""
+    import keras_hub
+    import tfuse
+
+    keras.utils.set_random_seed(0)
+    keras.config.set_dtype_policy(options.dtype)
+    heads = max(options.width // 64, 4)
+    model = keras_hub.models.LlamaCausalLM(keras_hub.models.LlamaBackbone(
+        vocabulary_size=1000, num_layers=options.layers, num_query_heads=heads, num_key_value_heads=heads, hidden_dim=options.width,
+        intermediate_dim=4 * options.width))
+    model.save(home / "llm.keras")
+    _export.export(home / "llm.keras", home / "models", "llm", generate={"rows": max(options.clients), "room": 100 + options.tokens})
+    generator = np.random.default_rng(0)
+    prompts = lambda n: generator.integers(1, 1000, [n, 100]).tolist()
+    with triton(home) as (port, server), concurrent.futures.ThreadPoolExecutor(max(options.clients)) as pool:
+        for clients in options.clients:
+            begin = time.perf_counter()
+            first = sorted(1e3 * times[0] for times in pool.map(lambda prompt: stream(port, prompt, options.tokens), prompts(clients)))
+            rate = clients * options.tokens / (time.perf_counter() - begin)
+            print("%4d clients: %.0f tokens a second; the first after %.1f ms, 99%% within %.1f" % (
+                clients, rate, first[clients // 2], first[int(clients * 0.99)]), flush=True)
+    for clients in options.clients:
+        run = lambda: tfuse.generate(model, prompts(clients), options.tokens, sampler="greedy", stop_token_ids=None)
+        print("tfuse.generate, %d prompts: %.0f tokens a second" % (clients, rows_a_second(run, clients * options.tokens, 0)), flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("rates", "loads", "soak", "inputs"))
+    parser.add_argument("what", choices=("rates", "loads", "soak", "inputs", "streams"))
     numbers = lambda text: [int(n) for n in text.split(",")]
     parser.add_argument("--clients", type=numbers, default=[1, 8, 64, 256])
     parser.add_argument("--megabytes", type=numbers, default=[1, 16, 64])
@@ -266,15 +327,21 @@ def main():
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--duty", type=float, default=1, help="which share of the time there is load, in a soak")
-    parser.add_argument("--model", choices=("dense", "bert"), default="dense")
+    parser.add_argument("--model", choices=("dense", "bert", "resnet"), default="dense")
     parser.add_argument("--layers", type=int, default=256)
     parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--dtype", default="float32", metavar="POLICY", help="of Keras, as mixed_bfloat16 (%(default)s)")
+    parser.add_argument("--stock", action="store_true", help="a model without tfuse's ops")
     parser.add_argument("--max-batch", type=int, default=64)
+    parser.add_argument("--instances", type=int, default=1, help="runs at a time (%(default)s)")
     parser.add_argument("--delay", type=int, default=0, help="microseconds that a request may wait for others")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is ended as well
     with tempfile.TemporaryDirectory() as temporary:
         home = pathlib.Path(temporary)
+        if options.what == "streams":
+            return streams(options, home)
         values = make_models(home, options)
         {"rates": rates, "loads": loads, "soak": soak, "inputs": inputs}[options.what](options, home, values)
 

@@ -14,6 +14,7 @@
 #define TFUSE_KERNELS_CONV_OWN_H_
 
 #include "kernels/convolution/conv.h"
+#include "kernels/core/divisor.h"
 
 typedef enum conv_pass { CONV_FORWARD, CONV_DATA, CONV_FILTER, CONV_PASSES } conv_pass;
 
@@ -23,9 +24,10 @@ typedef struct conv_args {
   void *x, *kernel, *y;
   const void *bias, *residual; /* of y; NULL: none */
   int relu;
-  int wide;      /* the kernel is float32, all else of 16 bits: cuDNN's way alone takes it so (conv_weights.h) */
-  int64_t slice; /* of ConvFilter: positions that one part of its sums has … */
-  void *partial; /* … which are [slices][kernel], of the type that is computed in */
+  int wide; /* the kernel is float32, all else of 16 bits: cuDNN's way alone takes it so (conv_weights.h) */
+  tfu_divisor y_high, y_wide; /* of tensor: y's last two axes, which positions are divided by */
+  int64_t slice;              /* of ConvFilter: positions that one part of its sums has … */
+  void *partial;              /* … which are [slices][kernel], of the type that is computed in */
 } conv_args;
 
 /* Of ConvFilter's kernel: a block's outputs, and the threads that share each of them. */

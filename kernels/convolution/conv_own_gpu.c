@@ -131,7 +131,10 @@ static tfu_code run_forward(tfu_call *call, conv_rung rung, const task *t) {
   if (rung == CONV_DIRECT) grid = grid_of_results(positions * outputs);
   else TFU_REQUIRE(call->err, blocks <= INT_MAX, "the convolution is too large: %lld blocks", (long long)blocks);
   if (rung == CONV_SHARED) grid.shared = (unsigned)shared_bytes(t);
-  if (rung == CONV_TENSOR) grid.shared = (unsigned)TFU_PANEL_SHARED(size);
+  if (rung == CONV_TENSOR) {
+    grid.shared = (unsigned)TFU_PANEL_SHARED(size);
+    a.y_high = divisor_of(s->out[1]), a.y_wide = divisor_of(s->out[2]);
+  }
   if (rung != CONV_CONSTANT) return tfu_launch(call, &rungs[rung], 0, t->dtype, grid, &a);
   grid.y = (unsigned)((size_t)outputs * size / 16);
   return tfu_launch_constant(call, &rungs[rung], t->dtype, grid, &a, &constant_kernel, a.kernel, kernel_bytes(t));

@@ -2,54 +2,26 @@
  *
  * Row m of the left matrix is what the window at position m sees, [window, channels of a group]; the right matrix is
  * the kernel as it lies, [window, channels of a group, outputs]. A tile of the left one is gathered from x when it is
- * copied to shared memory: a chunk of 16 bytes is some channels that one tap sees, or zeros where that is outside of x.
- * What the tiles make is in panels.cuh. */
+ * copied to shared memory (conv_windows.cuh). What the tiles make is in panels.cuh. */
 #include "kernels/convolution/conv_own.cuh"
+#include "kernels/convolution/conv_windows.cuh"
 #include "kernels/core/device/panels.cuh"
 
 #if TFU_HAS_PANELS(__CUDA_ARCH__ / 10)
 template <typename T>
 struct windows_panel : panel_tile<T, TFU_PANEL_ROWS, false, false> {
   typedef panel_lines<T, TFU_PANEL_ROWS, false> layout;
-  enum { COUNT = layout::COUNT, NOWHERE = -(1 << 30) };
-  const conv_shape &s;
-  const T *x;                  /* of the group */
-  int top[COUNT], left[COUNT]; /* where the windows of this thread's rows begin … */
-  unsigned at[COUNT];          /* … as a pixel of x: outside of it, modulo 2^32 */
-  int down, across, c;         /* tap and channel of its chunk of the next tile */
+  window_lines<T, layout::COUNT, layout::AT_ONCE, layout::LINE> windows;
   unsigned to;
 
   /* Positions `first` .. of those that there are. */
-  __device__ windows_panel(const conv_args &a, int first, int positions, int group)
-      : s(a.s), x((const T *)a.x + group * a.s.c), down(0), across(0) {
+  __device__ windows_panel(const conv_args &a, int first, int positions, int group) : windows(a.s, a.y_high, a.y_wide) {
     const int line = threadIdx.x / layout::CHUNKS, chunk = threadIdx.x % layout::CHUNKS;
-    c = chunk * layout::N;
+    windows.begin((const T *)a.x + group * a.s.c, first + line, positions, chunk);
     to = layout::place(line, chunk);
-    UNROLLED(i, COUNT) {
-      const int m = first + line + i * layout::AT_ONCE, high = (int)s.out[1], wide = (int)s.out[2];
-      top[i] = m < positions ? m / wide % high * (int)s.stride[1] - (int)s.before[1] : NOWHERE;
-      left[i] = m % wide * (int)s.stride[2] - (int)s.before[2];
-      at[i] = (m / wide / high * (unsigned)s.in[1] + top[i]) * (unsigned)s.in[2] + left[i];
-    }
   }
 
-  __device__ void fetch(unsigned tile) {
-    const int channels = (int)s.c, high = (int)s.in[1], wide = (int)s.in[2];
-    const int64_t pixel = s.groups * s.c;
-    while (c >= channels) {
-      c -= channels;
-      if (++across == (int)s.window[2]) across = 0, down++;
-    }
-    const int i_tap = down * (int)s.dilation[1], j_tap = across * (int)s.dilation[2];
-    const bool there = down < (int)s.window[1];
-    UNROLLED(i, COUNT) {
-      const bool inside =
-          there && (unsigned)(top[i] + i_tap) < (unsigned)high && (unsigned)(left[i] + j_tap) < (unsigned)wide;
-      const T *const from = x + (at[i] + i_tap * (unsigned)wide + j_tap) * pixel + c;
-      copy_pack(tile + to + i * layout::AT_ONCE * layout::LINE, inside ? from : x, inside ? 16 : 0);
-    }
-    c += layout::DEPTH;
-  }
+  __device__ void fetch(unsigned tile) { windows.fetch(tile + to); }
 };
 #endif
 

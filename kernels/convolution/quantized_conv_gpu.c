@@ -9,16 +9,23 @@
 #include "kernels/core/gpu/walk.h"
 
 TFU_MODULE(quantized_conv);
+TFU_MODULE_AS(groups_module, quantized_conv_groups);
 
 static tfu_kernel direct = {.module = &module, .name = "quantized_conv_direct", .keys = tfu_any};
 
-/* Tiles of 64 x DOWN positions by ACROSS x OWN outputs, and blocks that a multiprocessor has at a time. */
+/* Tiles of so many positions by outputs, parts of so many bytes of terms and how many of these are in shared memory,
+ * and blocks that a multiprocessor has at a time. */
 typedef struct tiling {
   tfu_kernel kernel;
-  int down, across, own, blocks;
+  int rows, columns, line, stages, threads, blocks;
 } tiling;
-static tiling narrow = {{.module = &module, .name = "quantized_conv_41_64", .keys = tfu_any}, 4, 1, 64, 2};
-static tiling wide = {{.module = &module, .name = "quantized_conv_22_64", .keys = tfu_any}, 2, 2, 64, 2};
+/* By warps, and by warpgroups. */
+static tiling narrow = {{.module = &module, .name = "quantized_conv_41", .keys = tfu_any}, 256, 64, 64, 4, 128, 2};
+static tiling wide = {{.module = &module, .name = "quantized_conv_22", .keys = tfu_any}, 128, 128, 64, 4, 128, 2};
+static tiling narrow_group = {
+    {.module = &groups_module, .name = "quantized_conv_groups_12_64", .keys = tfu_any}, 128, 64, 64, 4, 128, 3};
+static tiling wide_group = {
+    {.module = &groups_module, .name = "quantized_conv_groups_12_128", .keys = tfu_any}, 128, 128, 128, 3, 128, 2};
 
 static int64_t positions_of(const conv_shape *s) { return s->batch * conv_volume(s->out); }
 
@@ -46,18 +53,40 @@ static const char *hindrance(const quantized_conv_args *a, const tfu_device *dev
   return in_ints(s) ? NULL : "tensor cores take positions that can be counted in 32 bits";
 }
 
+/* Of int8, the numbers from least to most, of which relu leaves half. */
+static void set_steps(quantized_conv_args *a, float y_scale) {
+  enum { MOST = 127 };
+  a->y_step = 1;
+  if (a->y_kind != QUANTIZED_CONV_I8) return;
+  a->y_least = a->relu ? 0 : -MOST;
+  a->y_steps = (float)MOST - a->y_least;
+  a->y_step = y_scale / a->y_steps;
+  a->y_first = -a->y_least / a->y_steps;
+}
+
+/* By warpgroups where the GPU's own image is there, which alone has these. Many blocks hide how long it takes to finish
+ * a tile, where that is much of the work. */
+static tiling *tiling_for(const quantized_conv_args *a, const tfu_device *device) {
+  enum { FEW = 128 };
+  const conv_shape *s = &a->s;
+  const int image = tfu_image_for(groups_module.images, device->capability);
+  if (device->capability == 90 && image >= 0 && !groups_module.images[image].is_ptx)
+    return s->k > 64 && a->terms > FEW ? &wide_group : &narrow_group;
+  return s->k > 64 ? &wide : &narrow;
+}
+
 static tfu_code launch_tiles(tfu_call *call, const tfu_device *device, quantized_conv_args *a) {
   const conv_shape *s = &a->s;
-  tiling *t = s->k > 64 ? &wide : &narrow;
-  const int64_t down = divide_up(positions_of(s), t->down * QUANTIZED_CONV_HIGH),
-                across = divide_up(s->k, t->across * t->own), tiles = s->groups * down * across;
+  tiling *t = tiling_for(a, device);
+  const int64_t down = divide_up(positions_of(s), t->rows), across = divide_up(s->k, t->columns),
+                tiles = s->groups * down * across;
   TFU_REQUIRE(call->err, tiles <= INT_MAX / 2, "the convolution is too large: %lld tiles", (long long)tiles);
-  a->tiles = (int)tiles;
+  a->positions = (int)positions_of(s), a->tiles = (int)tiles;
   a->across = divisor_of(across), a->down = divisor_of(down);
   a->high = divisor_of(s->out[1]), a->wide = divisor_of(s->out[2]);
   const tfu_grid grid = {.x = (unsigned)least(tiles, (int64_t)t->blocks * device->multiprocessors),
-                         .threads = (unsigned)(t->down * t->across * 32),
-                         .shared = (unsigned)QUANTIZED_CONV_SHARED(t->down, t->across, t->own)};
+                         .threads = (unsigned)t->threads,
+                         .shared = (unsigned)(t->stages * QUANTIZED_CONV_STAGE(t->rows, t->columns, t->line))};
   return tfu_launch(call, &t->kernel, 0, 0, grid, a);
 }
 
@@ -74,13 +103,14 @@ tfu_code tfu_quantized_conv_gpu(tfu_call *call) {
                            .residual = tfu_given_data(residual),
                            .y = y->data,
                            .residual_scale = tfu_qconv_residual_scale(call),
-                           .y_scale = call->attr[TFU_QCONV_Y_SCALE].f,
                            .relu = call->attr[TFU_QCONV_RELU].b,
                            .y_kind = kinds[y->dtype],
                            .narrow = residual->dtype == TFU_I8};
   tfu_device device;
   TFU_TRY(tfu_qconv_check(call));
   TFU_TRY(tfu_device_now(&device, call->err));
+  a.terms = (int)(conv_volume(a.s.window) * a.s.c);
+  set_steps(&a, call->attr[TFU_QCONV_Y_SCALE].f);
   call->why = hindrance(&a, &device);
   if (!call->why) return launch_tiles(call, &device, &a);
   const int64_t blocks = divide_up(positions_of(&a.s) * a.s.groups * a.s.k, TFU_THREADS);

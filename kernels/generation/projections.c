@@ -62,8 +62,11 @@ tfu_code tfu_projections_by_parts(tfu_call *call, const projection_parts *parts)
   const int64_t activation = call->attr[TFU_PROJECT_ACTIVATION].i;
   tfu_recycled space;
   tfu_tensor x, factor[2];
+  int served = 0;
   tfu_recycled_open(&space, call);
   TFU_TRY(normed(call, &space, parts, &x));
+  if (parts->together) TFU_TRY(parts->together(call, &x, &served));
+  if (served) return TFU_OK;
   if (!call->attr[TFU_PROJECT_GATED].b) {
     for (int i = 0; i < TFU_PROJECTIONS; i++)
       if (tfu_given(&call->in[TFU_PROJECT_KERNEL + i].shape))

@@ -7,6 +7,8 @@
 typedef struct projection_parts {
   tfu_compute_fn *norm, *linear, *gated;
   tfu_compute_fn *quantized; /* instead of linear */
+  /* All products of x, which is normed, at once, where it can; or NULL. */
+  tfu_code (*together)(tfu_call *call, const tfu_tensor *x, int *served);
 } projection_parts;
 
 TFU_MUST_USE tfu_code tfu_projections_by_parts(tfu_call *call, const projection_parts *parts);

@@ -11,7 +11,7 @@
 #ifndef TFUSE_FEW_ROWS_H_
 #define TFUSE_FEW_ROWS_H_
 
-#include <stdint.h>
+#include "kernels/core/gpu/tensor_map.h"
 
 enum {
   FEW_ROWS_MOST = 64,  /* rows of x in a launch                                           */
@@ -33,6 +33,15 @@ enum {
   FEW_ROWS_TILED_HELD = 48, /* units that a block has, at most: x is in shared memory */
   FEW_ROWS_TILED_COLUMNS = 64
 };
+
+/* The same for many rows (many_rows.cu): a block has up to four times 64 columns at a time, by n = 64 or 128 rows of x;
+ * so many rows of the kernel are a stage of its ring, which has all the shared memory that the sums leave. */
+enum { MANY_ROWS_THREADS = 384, MANY_ROWS_UNITS = 4, MANY_ROWS_DEEP = 64 };
+#define MANY_ROWS_STAGE(bits, n) \
+  ((n)*MANY_ROWS_DEEP * 2 + MANY_ROWS_UNITS * FEW_ROWS_TILED_COLUMNS * MANY_ROWS_DEEP * (bits) / 8)
+#define MANY_ROWS_SUMS (2 * 64 * (FEW_ROWS_TILED_COLUMNS + 4) * 4)
+#define MANY_ROWS_STAGES(bits, n) ((220 * 1024 - MANY_ROWS_SUMS) / MANY_ROWS_STAGE(bits, n))
+#define MANY_ROWS_SHARED(bits, n) (MANY_ROWS_STAGES(bits, n) * MANY_ROWS_STAGE(bits, n) + MANY_ROWS_SUMS)
 
 /* For 8 * n rows of x: bytes of so many units, and of the sums, in shared memory. */
 #define FEW_ROWS_TILED_X(n, units) ((n)*8 * FEW_ROWS_TILED_UNIT * 2 * (units))
@@ -59,6 +68,27 @@ typedef struct few_rows_args {
   int wide;               /* scales are float */
 } few_rows_args;
 
+typedef struct many_rows_args {
+  tfu_tensor_map x;
+  few_rows_args of;
+} many_rows_args;
+
+/* By warpgroups (few_rows_wgmma.cu): a stage has so many terms of 128 columns of the kernel, and of r rows of x. */
+enum {
+  FEW_ROWS_WGMMA_TERMS = 64,
+  FEW_ROWS_WGMMA_COLUMNS = 128,
+  FEW_ROWS_WGMMA_STAGES = 12, /* at most                                            */
+  FEW_ROWS_WGMMA_SPLITS = 4,  /* blocks at most that share the kernel's rows        */
+};
+#define FEW_ROWS_WGMMA_STAGE(r) (FEW_ROWS_WGMMA_TERMS * 2 * (FEW_ROWS_WGMMA_COLUMNS + (r)))
+
+typedef struct few_rows_wgmma_args {
+  tfu_tensor_map kernel[3], x;
+  few_rows_args a;
+  int stages; /* on their way from memory */
+  int groups; /* of r rows */
+} few_rows_wgmma_args;
+
 #ifndef TFU_DEVICE
 #include "tfuse.h"
 
@@ -68,12 +98,25 @@ typedef struct few_rows_args {
  * nothing that was queued before in the same graph writes kernels and gamma, which may be read ahead. */
 TFU_MUST_USE tfu_code tfu_few_rows_run(tfu_call *call, few_rows_args a, tfu_dtype dtype, int constant, int *served);
 
+/* The same by warpgroups, for any number of rows, where there is no gamma; on GPUs of compute capability 9.0. And
+ * whether it would run, where x is not there yet. The bits are not those of tfu_few_rows_run. */
+TFU_MUST_USE tfu_code tfu_few_rows_wgmma_serves(tfu_call *call, const few_rows_args *a, tfu_dtype dtype, int *served);
+TFU_MUST_USE tfu_code tfu_few_rows_wgmma_run(tfu_call *call, few_rows_args a, tfu_dtype dtype, int constant,
+                                             int *served);
+
 /* The same for tiles of so many bits; group: rows of the kernel, at least 1, and as many as there are for one group.
  * And whether it would run, where x and row_scale are not there yet: such as are scratch. */
 TFU_MUST_USE tfu_code tfu_few_rows_tiled_serves(tfu_call *call, few_rows_args a, int64_t group, tfu_dtype dtype,
                                                 int *served);
 TFU_MUST_USE tfu_code tfu_few_rows_tiled_run(tfu_call *call, few_rows_args a, int bits, int64_t group, tfu_dtype dtype,
                                              int constant, int *served);
+
+/* The same for many rows of x and one product, neither normed nor gated: bfloat16, where the GPU has wgmma. How a row's
+ * sum is split depends on how many rows there are. */
+TFU_MUST_USE tfu_code tfu_many_rows_serves(tfu_call *call, few_rows_args a, int64_t group, tfu_dtype dtype,
+                                           int *served);
+TFU_MUST_USE tfu_code tfu_many_rows_run(tfu_call *call, few_rows_args a, int bits, int64_t group, tfu_dtype dtype,
+                                        int *served);
 
 /* The .group_shift of groups of so many rows, or -1: they are not served. */
 int tfu_few_rows_group_shift(const few_rows_args *a, int64_t group);

@@ -157,16 +157,12 @@ static tfu_code find_way(const linear_call *l, const tfu_gemm_gpu *one, int *in_
   return tfu_linear_way(l->call, key, (linear_ways){.one = one, .bare = &bare, .pass = pass, .with = &r}, in_one);
 }
 
-/* Rows that the kernel for few rows is used for, where it may read ahead. Elsewhere cuBLASLt took no longer on an H200.
- */
+/* Rows that the kernel for few rows is used for, and those up to which that by warpgroups is, where they may read
+ * ahead. Elsewhere cuBLASLt took no longer on an H200. */
 TFU_TUNABLE(few_rows_most, 16, 0, FEW_ROWS_MOST);
+TFU_TUNABLE(wgmma_rows_most, 0, 0, 1 << 20);
 
 static int reads_ahead(const tfu_call *call) { return (call->constant & 1u << TFU_LINEAR_KERNEL) != 0; }
-
-static int has_few_rows(const linear_call *l) {
-  if (l->pre) return 0;
-  return l->call->invariant || (l->rows <= few_rows_most() && reads_ahead(l->call));
-}
 
 static tfu_code few_rows(const linear_call *l, int *served) {
   const few_rows_args a = {.of[0] = {.kernel = l->kernel, .bias = l->bias, .y = l->y, .outputs = l->outputs},
@@ -175,7 +171,12 @@ static tfu_code few_rows(const linear_call *l, int *served) {
                            .inputs = l->inputs,
                            .rows = (int)l->rows,
                            .activation = l->act};
-  return tfu_few_rows_run(l->call, a, l->dtype, reads_ahead(l->call), served);
+  const int invariant = l->call->invariant, few = invariant || (reads_ahead(l->call) && l->rows <= few_rows_most()),
+            wide = invariant || (reads_ahead(l->call) && l->rows <= wgmma_rows_most());
+  if (l->pre || !(few || wide)) return TFU_OK;
+  if (wide && (invariant || !few)) TFU_TRY(tfu_few_rows_wgmma_run(l->call, a, l->dtype, reads_ahead(l->call), served));
+  if (few && !*served) TFU_TRY(tfu_few_rows_run(l->call, a, l->dtype, reads_ahead(l->call), served));
+  return TFU_OK;
 }
 
 static tfu_code by_products(const linear_call *l) {
@@ -190,7 +191,7 @@ static tfu_code by_products(const linear_call *l) {
 tfu_code tfu_linear_gpu(tfu_call *call) {
   const linear_call l = read_call(call);
   int served = 0;
-  if (has_few_rows(&l)) TFU_TRY(few_rows(&l, &served));
+  TFU_TRY(few_rows(&l, &served));
   return served ? TFU_OK : by_products(&l);
 }
 

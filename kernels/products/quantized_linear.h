@@ -10,6 +10,11 @@ typedef struct dequantize_args {
   void *w; /* [inputs, outputs], or codes, [outputs, inputs] of int8 */
 } dequantize_args;
 
+enum {
+  QUANT_TURNED_ROWS = 256, /* of a kernel, that a block transposes          */
+  QUANT_WARP_TILES = 8     /* one below the other, that become numbers again */
+};
+
 /* What becomes of the rows of x: they are divided, number by number, or rounded: to whole numbers up to 127, or to what
  * these stand for. */
 enum { QUANT_DIVIDED, QUANT_WHOLE, QUANT_ROUNDED };

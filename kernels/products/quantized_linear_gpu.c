@@ -1,6 +1,7 @@
 /* quantized_linear on the GPU.
  *
  *   few rows, tiles           the kernels are streamed once (few_rows_tiled.cu), rows of x rounded or divided before
+ *   more rows, tiles          codes become numbers on their way into tensor cores (many_rows.cu)
  *   rounded rows, one group   a product of int8 by cuBLASLt, with passes before and after it
  *   anything else             w in the type of x, in scratch, and the product of Linear */
 #include "kernels/products/quantized_linear.h"
@@ -18,6 +19,8 @@ TFU_MODULE(quantized_linear);
 
 /* Rows that the kernel for few rows is used for. */
 TFU_TUNABLE(tiled_rows_most, 32, 0, 256);
+/* And that for many, above those; beyond, the time that it takes to write w does not count. */
+TFU_TUNABLE(many_rows_most, 1024, 0, 8192);
 
 enum { MOST_Y = 65535 };
 static unsigned at_most(int64_t n) { return (unsigned)(n < MOST_Y ? n : MOST_Y); }
@@ -28,7 +31,7 @@ static tfu_code dequantize(tfu_call *call, const quantized_kernel *k, const tfu_
   dequantize_args a = {.kernel = *k, .w = w->data};
   if (k->order == QUANT_TILES && tfu_dtype_size(w->dtype) == 2 && k->outputs % 8 == 0 &&
       (k->group >= k->inputs || k->group % QUANT_TILE_ROWS == 0)) {
-    const tfu_grid grid = {.x = (unsigned)divide_up(k->inputs / QUANT_TILE_ROWS, TFU_THREADS / 32),
+    const tfu_grid grid = {.x = (unsigned)divide_up(k->inputs / QUANT_TILE_ROWS, TFU_THREADS / 32 * QUANT_WARP_TILES),
                            .y = at_most(divide_up(k->outputs, QUANT_TILE_COLUMNS)),
                            .threads = TFU_THREADS};
     return tfu_launch(call, &tiles, 0, w->dtype, grid, &a);
@@ -42,7 +45,7 @@ static tfu_code dequantize(tfu_call *call, const quantized_kernel *k, const tfu_
 
 /* x rounded or divided, as `how` and the type of y say; one launch. */
 static tfu_code quantize_rows(tfu_call *call, int how, tfu_tensor *y, float **row_scale, float **row_sum) {
-  static const char *const variants[] = {"same", "codes"};
+  static const char *const variants[] = {"same", "codes", "packs"};
   static tfu_kernel kernel = {.module = &module, .name = "quantize_rows", .variants = variants};
   const tfu_tensor *x = &call->in[TFU_QUANT_X];
   const int64_t rows = tfu_rows(&x->shape);
@@ -58,12 +61,13 @@ static tfu_code quantize_rows(tfu_call *call, int how, tfu_tensor *y, float **ro
   a.row_scale = row_scale ? *row_scale : NULL;
   a.row_sum = row_sum ? *row_sum : NULL;
   const tfu_grid grid = {.x = (unsigned)rows, .threads = TFU_THREADS};
-  return tfu_launch(call, &kernel, y->dtype != x->dtype, x->dtype, grid, &a);
+  const int packs = (uintptr_t)x->data % 16 == 0 && a.inputs * (int64_t)tfu_dtype_size(x->dtype) % 16 == 0;
+  return tfu_launch(call, &kernel, y->dtype == x->dtype ? 0 : 1 + packs, x->dtype, grid, &a);
 }
 
-/* ---- few rows ---- */
+/* ---- tiles ---- */
 
-static tfu_code few_rows(tfu_call *call, const quantized_kernel *k, int *served) {
+static tfu_code tiles(tfu_call *call, const quantized_kernel *k, int many, int *served) {
   tfu_tensor x = call->in[TFU_QUANT_X];
   const int rounded = call->attr[TFU_QUANT_ROWS].b;
   const int64_t rows = tfu_rows(&x.shape);
@@ -79,16 +83,19 @@ static tfu_code few_rows(tfu_call *call, const quantized_kernel *k, int *served)
                                .bias = tfu_given_data(&call->in[TFU_QUANT_BIAS]),
                                .y = call->out[0].data,
                                .outputs = k->outputs};
+  const int64_t most = many ? many_rows_most() : call->invariant ? INT_MAX : tiled_rows_most();
   *served = 0;
-  if (k->order != QUANT_TILES || (rounded && k->input_scale) || tfu_dtype_size(x.dtype) != 2 ||
-      rows > (call->invariant ? INT_MAX : tiled_rows_most()))
+  if (k->order != QUANT_TILES || (rounded && k->input_scale) || tfu_dtype_size(x.dtype) != 2 || rows > most ||
+      (many && call->invariant))
     return TFU_OK;
-  TFU_TRY(tfu_few_rows_tiled_serves(call, a, k->group, x.dtype, served));
+  if (!rounded && !k->input_scale) a.x = x.data;
+  TFU_TRY((many ? tfu_many_rows_serves : tfu_few_rows_tiled_serves)(call, a, k->group, x.dtype, served));
   if (!*served) return TFU_OK;
   if (rounded) TFU_TRY(quantize_rows(call, QUANT_WHOLE, &x, &row_scale, NULL));
   else if (k->input_scale) TFU_TRY(quantize_rows(call, QUANT_DIVIDED, &x, NULL, NULL));
   a.x = x.data;
   a.row_scale = row_scale;
+  if (many) return tfu_many_rows_run(call, a, k->bits, k->group, x.dtype, served);
   return tfu_few_rows_tiled_run(call, a, k->bits, k->group, x.dtype, (call->constant & read) == read, served);
 }
 
@@ -98,13 +105,13 @@ static tfu_code few_rows(tfu_call *call, const quantized_kernel *k, int *served)
 static tfu_code columns_of(tfu_call *call, const quantized_kernel *k, const void **columns) {
   static tfu_kernel kernel = {.module = &module, .name = "transpose_codes", .keys = tfu_any};
   dequantize_args a = {.kernel = *k};
-  enum { SIDE = 64 };
   *columns = k->codes;
   if (k->order == QUANT_BY_COLUMNS && k->bits == 8 && k->is_signed) return TFU_OK;
   TFU_TRY(tfu_scratch(call, (size_t)(k->inputs * k->outputs), &a.w));
   *columns = a.w;
-  const tfu_grid grid = {
-      .x = (unsigned)divide_up(k->inputs, SIDE), .y = at_most(divide_up(k->outputs, SIDE)), .threads = TFU_THREADS};
+  const tfu_grid grid = {.x = (unsigned)divide_up(k->inputs, QUANT_TURNED_ROWS),
+                         .y = at_most(divide_up(k->outputs, QUANT_TILE_COLUMNS)),
+                         .threads = TFU_THREADS};
   return tfu_launch(call, &kernel, 0, 0, grid, &a);
 }
 
@@ -135,8 +142,9 @@ static tfu_code whole_numbers(tfu_call *call, const quantized_kernel *k, int *se
   a.sums = sums;
   a.row_scale = row_scale;
   a.row_sum = row_sum;
-  const tfu_grid grid = {
-      .x = (unsigned)divide_up(k->outputs, TFU_THREADS), .y = at_most(divide_up(a.rows, 8)), .threads = TFU_THREADS};
+  const tfu_grid grid = {.x = (unsigned)divide_up(k->outputs, 4 * TFU_THREADS),
+                         .y = at_most(divide_up(a.rows, 8)),
+                         .threads = TFU_THREADS};
   return tfu_launch(call, &finish, 0, dtype, grid, &a);
 }
 
@@ -146,12 +154,12 @@ tfu_code tfu_quantized_linear_gpu(tfu_call *call) {
   static const quantized_parts parts = {.dequantize = dequantize, .linear = tfu_linear_gpu};
   const quantized_kernel k = tfu_quantized_kernel(call);
   tfu_tensor x = call->in[TFU_QUANT_X];
+  const int rounded = call->attr[TFU_QUANT_ROWS].b;
   int served = 0;
-  if (k.inputs > 0) TFU_TRY(few_rows(call, &k, &served));
-  if (!served && call->attr[TFU_QUANT_ROWS].b) {
-    TFU_TRY(whole_numbers(call, &k, &served));
-    if (!served && k.inputs > 0) TFU_TRY(quantize_rows(call, QUANT_ROUNDED, &x, NULL, NULL));
-  }
+  if (k.inputs > 0) TFU_TRY(tiles(call, &k, 0, &served));
+  if (!served && rounded) TFU_TRY(whole_numbers(call, &k, &served));
+  if (!served && k.inputs > 0) TFU_TRY(tiles(call, &k, 1, &served));
+  if (!served && rounded && k.inputs > 0) TFU_TRY(quantize_rows(call, QUANT_ROUNDED, &x, NULL, NULL));
   return served ? TFU_OK : tfu_quantized_linear_by_parts(call, &x, &parts);
 }
 

@@ -90,20 +90,20 @@ struct held_factor {
 
 /* Rows that are the same for all columns. */
 struct no_change {
-  enum { CHANGES = 0 };
+  __device__ no_change chunk(int, int) const { return *this; }
   template <typename P>
-  __device__ void change(P &, const P &, int, int) const {}
+  __device__ void change(P &, const P &, int) const {}
 };
 
-/* acc += a chunk of the rows times that of the factor. change.change(a, from, n, k) makes a of the rows for tile n of
- * columns, where they are others than for tile n - 1; a lane has their elements from k on. */
+/* acc += a chunk of the rows times that of the factor. change.change(a, from, n) makes a of the rows for tile n of
+ * columns, where they are others than for tile n - 1. */
 template <bool FEW, typename T, int TILES, typename C>
 __device__ inline void multiply_chunk(float (&acc)[TILES][4], const pack_bits (&from)[2], const unsigned (&b)[TILES][4],
-                                      int tiles, const C &change, int k, T type, bool) {
+                                      int tiles, const C &change, T type, bool) {
   pack_bits a[2] = {from[0], from[1]};
   UNROLLED(n, TILES) {
     if (n >= tiles || (FEW && n % 2)) continue;
-    change.change(a, from, n, k);
+    change.change(a, from, n);
     UNROLLED(s, 2) {
       const unsigned *h = a[0].v + 2 * s, *l = a[1].v + 2 * s, *w = b[n] + 2 * s, *x = b[(n + 1) % TILES] + 2 * s;
       const unsigned left[4] = {FEW ? w[0] : h[0], FEW ? x[0] : l[0], FEW ? w[1] : h[1], FEW ? x[1] : l[1]};
@@ -139,14 +139,14 @@ __device__ inline void multiply_words(float (&sum)[4], const unsigned *h, const 
 }
 template <bool FEW, int TILES, typename C>
 __device__ inline void multiply_chunk(float (&acc)[TILES][4], const pack_bits (&from)[2], const unsigned (&b)[TILES][4],
-                                      int tiles, const C &change, int k, float, bool tf32) {
+                                      int tiles, const C &change, float, bool tf32) {
   split_words all[2], a[2];
   UNROLLED(r, FEW ? 1 : 2)
     UNROLLED(i, 4) all[r].set(i, from[r].v[i]);
   UNROLLED(r, 2) a[r] = all[r];
   UNROLLED(n, TILES) {
     if (n >= tiles || (FEW && n % 2)) continue;
-    change.change(a, all, n, k);
+    change.change(a, all, n);
     const int next = (n + 1) % TILES;
     float sum[4] = {};
     if (tf32) {
@@ -171,18 +171,25 @@ __device__ inline void multiply_chunk(float (&acc)[TILES][4], const pack_bits (&
 
 /* sum = rows times the factor, of which `tiles` times 8 columns count. Where `wait` is set, the rows are exchanged.
  * Loads of the next chunks begin when those before them have come, and so most likely find what they wait for; they are
- * on their way while those are multiplied. */
+ * on their way while those are multiplied. Where the rows have been told some time ago (`early`), all begin at once.
+ * change.chunk(c, k) is what changes chunk c, of which the lane has the elements from k on. */
 template <bool FEW, typename T, int TILES, int CHUNKS, typename C>
 __device__ inline void multiply_held(float (&sum)[TILES][4], const heard_rows<T> &rows,
                                      const held_factor<T, TILES, CHUNKS> &held, int tiles, const C &change, bool wait,
-                                     bool tf32) {
+                                     bool early, bool tf32) {
   enum { AT_ONCE = 4, ROWS = FEW ? 1 : 2 };
   UNROLLED(i, TILES * 4) sum[i / 4][i % 4] = 0;
   pack_bits a[2][AT_ONCE][2];
   UNROLLED(i, AT_ONCE)
     UNROLLED(r, ROWS) a[0][i][r] = rows.hear(r, i);
+  auto begin_next = [&](int part) {
+    if ((part + 1) * AT_ONCE < CHUNKS)
+      UNROLLED(i, AT_ONCE)
+        UNROLLED(r, ROWS) a[1 - part % 2][i][r] = rows.hear(r, (part + 1) * AT_ONCE + i);
+  };
   UNROLLED(part, CHUNKS / AT_ONCE) {
     const int c = part * AT_ONCE, now = part % 2;
+    if (early) begin_next(part);
     /* The first warp's first chunk of these: where it is beyond the end, all are, of all warps. */
     if (c * rows.step * chunk_of<T>::ALL < rows.length) {
       while (wait) { /* all that are not there yet at once: a load takes long */
@@ -195,10 +202,9 @@ __device__ inline void multiply_held(float (&sum)[TILES][4], const heard_rows<T>
             if (!is_told(a[now][i][r])) a[now][i][r] = rows.hear(r, c + i);
       }
       __syncwarp();
-      if (c + AT_ONCE < CHUNKS)
-        UNROLLED(i, AT_ONCE)
-          UNROLLED(r, ROWS) a[1 - now][i][r] = rows.hear(r, c + AT_ONCE + i);
-      UNROLLED(i, AT_ONCE) multiply_chunk<FEW>(sum, a[now][i], held.v[c + i], tiles, change, rows.at(c + i), T(), tf32);
+      if (!early) begin_next(part);
+      UNROLLED(i, AT_ONCE)
+        multiply_chunk<FEW>(sum, a[now][i], held.v[c + i], tiles, change.chunk(c + i, rows.at(c + i)), T(), tf32);
     }
   }
 }

@@ -18,26 +18,21 @@
 #include "kernels/recurrent/recurrence_persistent.h"
 
 #if __CUDA_ARCH__ >= 800
-/* Any activation, and its derivative. They are part of the kernel: a call would have to save its registers. */
-template <typename T>
-__device__ __forceinline__ float value_at(int which, float v) {
+/* Any activation of several numbers, and its derivative there, where SLOPES says so. They are part of the kernel: a
+ * call would have to save its registers. */
+template <typename T, bool SLOPES, int N>
+__device__ __forceinline__ void activate_all(int which, const float (&in)[N], float (&value)[N], float (&slope)[N]) {
   switch (which) {
-#define X(name) \
-  case TFU_ACT_##name: return math_of<T>::type::name(v);
+#define X(name)                                                    \
+  case TFU_ACT_##name:                                             \
+    UNROLLED(i, N) {                                               \
+      value[i] = math_of<T>::type::name(in[i]);                    \
+      if (SLOPES) slope[i] = math_of<T>::type::name##_grad(in[i]); \
+    }                                                              \
+    break;
     TFU_ACTIVATIONS(X)
 #undef X
   }
-  return v;
-}
-template <typename T>
-__device__ __forceinline__ float slope_at(int which, float v) {
-  switch (which) {
-#define X(name) \
-  case TFU_ACT_##name: return math_of<T>::type::name##_grad(v);
-    TFU_ACTIVATIONS(X)
-#undef X
-  }
-  return 1;
 }
 __device__ inline void copy_4_bytes(unsigned to, const void *from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
@@ -131,6 +126,10 @@ struct block_of {
   __device__ float *state(int which, int tile) const {
     return (float *)(memory + a.at.state) + (which * a.tiles + tile) * ROWS * SLICE + mine;
   }
+  /* The thread's, of a gate. */
+  __device__ T *scale(int tile, int gate) const {
+    return (T *)(memory + a.at.scale) + (tile * s.gates + gate) * ROWS * SLICE + mine;
+  }
   /* Of source `i`, which there are `sources` of. */
   __device__ T *input(int turn, int sources, int i) const {
     return (T *)(memory + a.at.input) + (turn * sources + i) * ROWS * SLICE;
@@ -141,7 +140,7 @@ struct block_of {
   __device__ void multiply(const heard_rows<T> &rows, const C &change, bool wait, int turn) const {
     if (gate >= s.gates) return;
     float sum[TILES][4];
-    multiply_held<FEW>(sum, rows, held, columns / 8, change, wait, a.tf32);
+    multiply_held<FEW>(sum, rows, held, columns / 8, change, wait, tiles > 1, a.tf32);
     const int g = lane_id() / 4, t = lane_id() % 4;
     float *to = partial(turn) + warp * ROWS * stride;
     UNROLLED(n, TILES) {
@@ -195,10 +194,6 @@ struct block_of {
     return !a.mask || (mask(turn)[r] >> ((uintptr_t)(a.mask + row(tile) * s.steps + step) & 3) * 8 & 255);
   }
 };
-/* Any two activations, or those that nearly all layers have, which are part of the code. */
-__device__ inline bool are_usual(const recurrence_sizes &s) {
-  return s.activation == TFU_ACT_tanh && s.recurrent_activation == TFU_ACT_sigmoid;
-}
 #endif
 
 #define PERSISTENT_KERNEL(function, args, tag, T) \

@@ -58,18 +58,49 @@ __device__ inline void recurrence_scale(const recurrence_step_args &a) {
 }
 TFU_KERNEL(recurrence_scale, recurrence_step_args)
 
-/* What the product of a step, dp . recurrent_kernel^T, gives to h: of each gate, times its scale. */
+/* What the product of a gate, dp . recurrent_kernel^T, gives to h, where gates have an h of their own: times its scale.
+ */
+template <typename T>
+__device__ inline acc<T> through_gate(const recurrence_sizes &s, const void *product, const void *scale, int g,
+                                      int64_t i) {
+  const int64_t b = i / s.units, u = i - b * s.units;
+  const acc<T> by = scale ? (acc<T>)((const T *)scale)[(b * s.gates + g) * s.units + u] : 1;
+  return wide_at<T>(product, g * s.batch * s.units + i) * by;
+}
+/* What the product of a step does; but for a candidate whose h is reset. */
 template <typename T>
 __device__ inline acc<T> through_product(const recurrence_sizes &s, const void *product, const void *scale, int64_t i) {
-  if (!scale) return wide_at<T>(product, i);
-  const int64_t b = i / s.units, u = i - b * s.units;
+  if (!scale && !s.reset_before) return wide_at<T>(product, i);
   acc<T> sum = 0;
   UNROLLED(g, 4)
-    if (g < s.gates)
-      sum +=
-          wide_at<T>(product, g * s.batch * s.units + i) * (acc<T>)((const T *)scale)[(b * s.gates + g) * s.units + u];
+    if (g < (s.reset_before ? 2 : s.gates)) sum += through_gate<T>(s, product, scale, g, i);
   return sum;
 }
+
+/* What the activation of a gate is taken of; *p is h . recurrent_kernel + bias. */
+template <typename T>
+__device__ inline acc<T> sum_of(const recurrence_step_args &a, const unit_of &at, int g, acc<T> *p) {
+  const recurrence_sizes &s = a.size;
+  const int64_t column = g * s.units + at.u;
+  const int64_t place =
+      a.scale || s.reset_before ? (g * s.batch + at.b) * s.units + at.u : at.b * s.gates * s.units + column;
+  *p = wide_at<T>(a.product, place) + given_at<T>(a.bias, column);
+  return (acc<T>)((const T *)a.gates)[at.row * s.gates * s.units + column] + *p;
+}
+
+/* The candidate's own h, which is reset. */
+template <typename T>
+__device__ inline void recurrence_reset(const recurrence_step_args &a) {
+  const recurrence_sizes &s = a.size;
+  const unit_of at(s, NULL, a.step);
+  if (!at.there) return;
+  acc<T> p;
+  const acc<T> reset = activate<T>(s.recurrent_activation, sum_of<T>(a, at, 1, &p));
+  const acc<T> h = a.step > 0 ? (acc<T>)((const T *)a.y)[(at.row - 1) * s.units + at.u] : given_at<T>(a.h, at.i);
+  const acc<T> scale = a.scale ? (acc<T>)((const T *)a.scale)[(at.b * s.gates + 2) * s.units + at.u] : 1;
+  ((T *)a.scaled)[(2 * s.batch + at.b) * s.units + at.u] = (T)(reset * h * scale);
+}
+TFU_KERNEL(recurrence_reset, recurrence_step_args)
 
 template <typename T>
 __device__ inline void recurrence_step(const recurrence_step_args &a) {
@@ -83,12 +114,11 @@ __device__ inline void recurrence_step(const recurrence_step_args &a) {
   R pre[4], inner = 0;
   UNROLLED(g, 4) {
     if (g >= s.gates) continue;
-    const int64_t column = g * s.units + at.u;
-    const int64_t place = a.scale ? (g * s.batch + at.b) * s.units + at.u : at.b * s.gates * s.units + column;
-    const R p = wide_at<T>(a.product, place) + given_at<T>(a.bias, column);
-    const R x = (R)((const T *)a.gates)[at.row * s.gates * s.units + column];
-    pre[g] = x + p;
-    if (!lstm && g == 2) inner = p, pre[g] = x + activate<T>(s.recurrent_activation, pre[1]) * p;
+    R p;
+    pre[g] = sum_of<T>(a, at, g, &p);
+    if (lstm || s.reset_before || g < 2) continue;
+    const R x = (R)((const T *)a.gates)[at.row * s.gates * s.units + g * s.units + at.u];
+    inner = p, pre[g] = x + activate<T>(s.recurrent_activation, pre[1]) * p;
   }
   const R before = a.step > 0 ? (R)y[(at.row - 1) * s.units + at.u] : given_at<T>(a.h, at.i);
   const R candidate = activate<T>(s.activation, pre[2]);
@@ -111,7 +141,7 @@ __device__ inline void recurrence_step(const recurrence_step_args &a) {
   kept += at.row * s.kept * s.units + at.u;
   UNROLLED(g, 4)
     if (g < s.gates) kept[g * s.units] = (T)pre[g];
-  kept[s.gates * s.units] = (T)more;
+  if (s.kept > s.gates) kept[s.gates * s.units] = (T)more;
 }
 TFU_KERNEL(recurrence_step, recurrence_step_args)
 
@@ -137,7 +167,7 @@ __device__ inline void recurrence_back(const recurrence_back_args &a) {
       const R pre = (R)kept[g * s.units];
       value[g] = activate<T>(act, pre), slope[g] = slope_at<T>(act, pre);
     }
-    const R more = (R)kept[s.gates * s.units];
+    const R more = s.reset_before ? 0 : (R)kept[s.gates * s.units];
     if (lstm) {
       const R c = a.step > 0 ? (R)kept[(s.gates - s.kept) * s.units] : given_at<T>(a.c, at.i);
       const R d = dc + dh * value[3] * slope_at<T>(s.activation, more);
@@ -151,7 +181,7 @@ __device__ inline void recurrence_back(const recurrence_back_args &a) {
       const R before = a.step > 0 ? (R)((const T *)a.y)[(at.row - 1) * s.units + at.u] : given_at<T>(a.h, at.i);
       dgate = dh * (1 - value[0]) * slope[2];
       dp[0] = dh * (before - value[2]) * slope[0];
-      dp[1] = dgate * more * slope[1];
+      dp[1] = dgate * more * slope[1]; /* where h is reset before, recurrence_reset_back has it */
       dp[2] = dgate * value[1];
       rest = dh * value[0];
     }
@@ -166,6 +196,21 @@ __device__ inline void recurrence_back(const recurrence_back_args &a) {
   }
 }
 TFU_KERNEL(recurrence_back, recurrence_back_args)
+
+/* What follows from the gradient of the reset h, the candidate's product: that of the gate, and of h. */
+template <typename T>
+__device__ inline void recurrence_reset_back(const recurrence_back_args &a) {
+  typedef acc<T> R;
+  const recurrence_sizes &s = a.size;
+  const unit_of at(s, a.mask, a.step);
+  if (!at.counts) return;
+  const R d = through_gate<T>(s, a.product, a.scale, 2, at.i);
+  const R pre = (R)((const T *)a.kept)[(at.row * s.kept + 1) * s.units + at.u];
+  const R before = a.step > 0 ? (R)((const T *)a.y)[(at.row - 1) * s.units + at.u] : given_at<T>(a.h, at.i);
+  ((T *)a.dgates)[(at.row * s.gates + 1) * s.units + at.u] = (T)(d * before * slope_at<T>(s.recurrent_activation, pre));
+  ((R *)a.direct)[at.i] += d * activate<T>(s.recurrent_activation, pre);
+}
+TFU_KERNEL(recurrence_reset_back, recurrence_back_args)
 
 template <typename T>
 __device__ inline void recurrence_end(const recurrence_end_args &a) {

@@ -4,11 +4,11 @@
 
 #include <stdint.h>
 
-/* Sequences, steps and units, whether the cell is an LSTM's or a GRU's, units that are kept of a step, and TFU_ACT_….
- */
+/* Sequences, steps and units, whether the cell is an LSTM's or a GRU's, and this one is reset before the product of its
+ * candidate, units that are kept of a step, and TFU_ACT_…. */
 typedef struct recurrence_sizes {
   int64_t batch, steps, units;
-  int lstm, gates, kept, activation, recurrent_activation;
+  int lstm, reset_before, gates, kept, activation, recurrent_activation;
 } recurrence_sizes;
 
 /* One step of all sequences. Tensors are whole, [batch, steps, …]; what is wide is in the type that is computed in. */
@@ -18,10 +18,9 @@ typedef struct recurrence_step_args {
   const void *gates, *bias, *h; /* bias, h and c: NULL where they are not given */
   const void *c;
   const uint8_t *mask; /* NULL: all steps count */
-  const void
-      *product; /* wide, [batch, gates * units]: h . recurrent_kernel; NULL: 0. With scale, [gates, batch, units] */
-  const void *scale; /* [batch, gates * units], or NULL; then scaled is each gate's own h for the next step, */
-  void *scaled;      /* [gates, batch, units] */
+  const void *product; /* wide, [batch, gates * units]: h . recurrent_kernel; NULL: 0. [gates, batch, units] where */
+  const void *scale; /* gates have an h of their own: where scale is given, [batch, gates * units], scaled is that of */
+  void *scaled;      /* the next step, [gates, batch, units]; and where the candidate's is reset before, that of it */
   void *state;       /* wide, [batch, units]: c after the step before, then after this one */
   void *y, *kept;    /* kept may be NULL */
 } recurrence_step_args;
@@ -31,7 +30,7 @@ typedef struct recurrence_back_args {
   int64_t step;
   const void *dy, *dlast, *h, *c, *y, *kept; /* dlast, h and c: NULL where they are not given */
   const uint8_t *mask;
-  const void *product; /* wide, [batch, units]: dp of the step after . recurrent_kernel^T; with scale, by gates */
+  const void *product; /* wide, [batch, units]: dp of the step after . recurrent_kernel^T; or by gates, as forward */
   const void *scale;
   void *direct, *dstate;   /* wide, [batch, units]: the rest of dh and dc, of the step after and then of this one */
   void *dgates, *dproduct; /* dproduct is NULL where it is dgates */
@@ -57,6 +56,7 @@ static inline recurrence_sizes recurrence_sizes_of(const tfu_call *call, const t
                             .steps = like->shape.dim[1],
                             .units = kernel->shape.dim[0],
                             .lstm = cell == TFU_CELL_LSTM,
+                            .reset_before = cell == TFU_CELL_GRU_RESET_BEFORE,
                             .gates = tfu_cell_gates(cell),
                             .kept = tfu_cell_kept(cell),
                             .activation = (int)call->attr[TFU_RECUR_ACTIVATION].i,

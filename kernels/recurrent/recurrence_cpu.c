@@ -20,7 +20,7 @@ typedef struct job {
   int backward;
   int64_t inner, outer; /* the packed matrix is [inner, outer], its columns in strips of one register block each */
   int64_t padded;       /* units in whole register blocks */
-  int scaled;           /* each gate has an h of its own */
+  int scaled;           /* each gate has an h of its own; where reset_before, the candidate has in any case */
   void *packed;
   int rows; /* of a task */
   int64_t tasks, next;
@@ -111,7 +111,17 @@ typedef struct FN(forward_space) {
 /* The matrix that strip i of the packed kernel is multiplied with. */
 static FN(tfu_matrix) FN(operand)(const job *j, FN(forward_space) s, int64_t i) {
   const int64_t gate = i * TFU_PRODUCT_COLS(REAL) / j->padded;
-  return FN(tfu_rows_at)(j->scaled ? s.own + gate * MOST_ROWS * j->padded : s.h[0], j->padded);
+  const int own = j->scaled || (j->size.reset_before && gate == 2);
+  return FN(tfu_rows_at)(own ? s.own + gate * MOST_ROWS * j->padded : s.h[0], j->padded);
+}
+/* Products of strips first .. end. */
+static void FN(multiply_strips)(const job *j, FN(forward_space) s, int64_t first, int64_t end, int m) {
+  enum { COLS = TFU_PRODUCT_COLS(REAL) };
+  for (int64_t i = first; i < end; i++) {
+    REAL *strip = (REAL *)j->packed + i * j->inner * COLS;
+    const FN(tfu_matrix) product = FN(tfu_rows_at)(s.product + i * COLS, j->outer);
+    FN(tfu_product)(product, FN(operand)(j, s, i), FN(tfu_rows_at)(strip, COLS), m, COLS, (int)j->inner, 0);
+  }
 }
 static void FN(scale_rows)(const job *j, FN(forward_space) s, int m) {
   for (int64_t g = 0; g < j->size.gates; g++)
@@ -122,24 +132,46 @@ static void FN(scale_rows)(const job *j, FN(forward_space) s, int m) {
     }
 }
 
-/* Units unit .. unit + n of row r, whose sequence is b, at step t. */
+/* A gate's sum, that the activation is taken of, of units unit .. unit + n of row r, whose sequence is b, at step t. */
+static void FN(sum_gate)(const job *j, FN(line) * l, FN(forward_space) s, int g, int r, int64_t b, int64_t t,
+                         int64_t unit, int n) {
+  const tfu_tensor *in = j->call->in;
+  const int64_t units = j->size.units, row = b * j->size.steps + t;
+  const REAL *product = s.product + (r * j->size.gates + g) * j->padded + unit;
+  FN(copy)(l->pre[g], &in[TFU_RECUR_GATES], (row * j->size.gates + g) * units + unit, n);
+  FN(copy)(l->buffer, &in[TFU_RECUR_BIAS], g * units + unit, n);
+  for (int i = 0; i < n; i++) l->pre[g][i] += product[i] + l->buffer[i];
+}
+
+/* The candidate's own h, which is reset. */
+static void FN(reset_line)(const job *j, FN(line) * l, FN(forward_space) s, int r, int64_t b, int64_t t, int64_t unit,
+                           int n) {
+  REAL *own = s.own + (2 * MOST_ROWS + r) * j->padded + unit, *reset = l->value[1];
+  const REAL *h = j->scaled ? own : s.h[0] + r * j->padded + unit;
+  FN(sum_gate)(j, l, s, 1, r, b, t, unit, n);
+  FN(apply)(j->gate, l, reset, l->pre[1], n);
+  TFU_VECTORISED(i, n) own[i] = reset[i] * h[i];
+}
+
+/* The same units at the end of the step. */
 static void FN(forward_line)(const job *j, FN(line) * l, FN(forward_space) s, int r, int64_t b, int64_t t, int64_t unit,
                              int n) {
   const tfu_tensor *in = j->call->in, *out = j->call->out, *kept = &out[TFU_RECUR_KEPT];
   const int64_t units = j->size.units, row = b * j->size.steps + t, padded = j->padded;
-  const int lstm = j->size.lstm, gates = j->size.gates;
+  const int lstm = j->size.lstm, gates = j->size.gates, reset_after = !lstm && !j->size.reset_before;
   const int64_t kept_at = row * j->size.kept * units + unit;
   const int counts = !tfu_given(&in[TFU_RECUR_MASK].shape) || ((const uint8_t *)in[TFU_RECUR_MASK].data)[row];
   const REAL *before = s.h[0] + r * padded + unit;
   REAL *after = s.h[1] + r * padded + unit, *c = s.c + r * padded + unit, *inner = l->value[GATES - 1];
   for (int g = 0; g < gates; g++) {
-    const REAL *product = s.product + (r * gates + g) * padded + unit;
-    FN(copy)(l->pre[g], &in[TFU_RECUR_GATES], (row * gates + g) * units + unit, n);
-    FN(copy)(l->buffer, &in[TFU_RECUR_BIAS], g * units + unit, n);
-    if (!lstm && g == 2)
+    if (reset_after && g == 2) {
+      const REAL *product = s.product + (r * gates + g) * padded + unit;
+      FN(copy)(l->pre[g], &in[TFU_RECUR_GATES], (row * gates + g) * units + unit, n);
+      FN(copy)(l->buffer, &in[TFU_RECUR_BIAS], g * units + unit, n);
       for (int i = 0; i < n; i++) inner[i] = product[i] + l->buffer[i], l->pre[g][i] += l->value[1][i] * inner[i];
-    else
-      for (int i = 0; i < n; i++) l->pre[g][i] += product[i] + l->buffer[i];
+    } else {
+      FN(sum_gate)(j, l, s, g, r, b, t, unit, n);
+    }
     FN(apply)(g == 2 ? j->act : j->gate, l, l->value[g], l->pre[g], n);
   }
   if (lstm) {
@@ -156,11 +188,10 @@ static void FN(forward_line)(const job *j, FN(line) * l, FN(forward_space) s, in
   FN(put)(&out[TFU_RECUR_Y], row * units + unit, n, after);
   if (tfu_count(&kept->shape) == 0) return;
   for (int g = 0; g < gates; g++) FN(put)(kept, kept_at + g * units, n, l->pre[g]);
-  FN(put)(kept, kept_at + gates * units, n, lstm ? c : inner);
+  if (!j->size.reset_before) FN(put)(kept, kept_at + gates * units, n, lstm ? c : inner);
 }
 
 static void FN(forward_rows)(const job *j, void *space, int64_t first, int m) {
-  enum { COLS = TFU_PRODUCT_COLS(REAL) };
   const tfu_tensor *in = j->call->in, *last = &j->call->out[TFU_RECUR_LAST];
   const int64_t units = j->size.units, size = MOST_ROWS * j->padded;
   REAL *memory = space;
@@ -178,16 +209,17 @@ static void FN(forward_rows)(const job *j, void *space, int64_t first, int m) {
     }
   for (int64_t t = 0; t < j->size.steps; t++) {
     if (j->scaled) FN(scale_rows)(j, s, m);
-    for (int64_t i = 0; i < j->outer / COLS; i++) {
-      REAL *strip = (REAL *)j->packed + i * j->inner * COLS;
-      const FN(tfu_matrix) product = FN(tfu_rows_at)(s.product + i * COLS, j->outer);
-      FN(tfu_product)(product, FN(operand)(j, s, i), FN(tfu_rows_at)(strip, COLS), m, COLS, (int)j->inner, 0);
-    }
+    const int64_t strips = j->outer / TFU_PRODUCT_COLS(REAL), before = j->size.reset_before ? strips / 3 * 2 : 0;
+    FN(multiply_strips)(j, s, 0, before, m);
+    for (int r = 0; j->size.reset_before && r < m; r++)
+      for (int64_t u = 0; u < units; u += LINE)
+        FN(reset_line)(j, &line, s, r, first + r, t, u, (int)least(LINE, units - u));
+    FN(multiply_strips)(j, s, before, strips, m);
     for (int r = 0; r < m; r++)
       for (int64_t u = 0; u < units; u += LINE)
         FN(forward_line)(j, &line, s, r, first + r, t, u, (int)least(LINE, units - u));
-    REAL *const before = s.h[0];
-    s.h[0] = s.h[1], s.h[1] = before;
+    REAL *const other = s.h[0];
+    s.h[0] = s.h[1], s.h[1] = other;
   }
   if (tfu_count(&last->shape) == 0) return;
   for (int r = 0; r < m; r++) FN(put)(last, (first + r) * units, (int)units, s.c + r * j->padded);
@@ -195,22 +227,35 @@ static void FN(forward_rows)(const job *j, void *space, int64_t first, int m) {
 
 /* ---- backward ---- */
 
-/* Of a worker: dh and dc, rows `padded` apart, and dp, gate by gate; and what gates' h are scaled by. */
+/* Of a worker: dh and dc, rows `padded` apart, and dp, gate by gate; and what gates' h are scaled by. Where h is reset
+ * before the candidate's product, dc is the gradient of what it is then. */
 typedef struct FN(backward_space) {
   REAL *dh, *dc, *dp, *scale;
 } FN(backward_space);
 
-/* Adds what dp gives to columns of dh, strip i: through all gates at once, or gate by gate where each has its scale. */
-static void FN(add_strip)(const job *j, FN(backward_space) s, int64_t i, int m) {
+/* What dp of the candidate gives to columns of its own h, strip i. */
+static void FN(reset_strip)(const job *j, FN(backward_space) s, int64_t i, int m) {
   enum { COLS = TFU_PRODUCT_COLS(REAL) };
   const int64_t units = j->size.units;
+  REAL *strip = (REAL *)j->packed + (i * j->inner + 2 * units) * COLS;
+  FN(tfu_product)
+  (FN(tfu_rows_at)(s.dc + i * COLS, j->padded), FN(tfu_rows_at)(s.dp + 2 * units, j->inner),
+   FN(tfu_rows_at)(strip, COLS), m, COLS, (int)units, 0);
+}
+
+/* Adds what dp gives to columns of dh, strip i: through all gates at once, or gate by gate where each has its scale;
+ * but for a candidate whose h is reset. */
+static void FN(add_strip)(const job *j, FN(backward_space) s, int64_t i, int m) {
+  enum { COLS = TFU_PRODUCT_COLS(REAL) };
+  const int64_t units = j->size.units, gates = j->size.reset_before ? 2 : j->size.gates;
   REAL *strip = (REAL *)j->packed + i * j->inner * COLS, part[MOST_ROWS * COLS];
   const FN(tfu_matrix) dh = FN(tfu_rows_at)(s.dh + i * COLS, j->padded);
   if (!j->scaled) {
-    FN(tfu_product)(dh, FN(tfu_rows_at)(s.dp, j->inner), FN(tfu_rows_at)(strip, COLS), m, COLS, (int)j->inner, 1);
+    FN(tfu_product)
+    (dh, FN(tfu_rows_at)(s.dp, j->inner), FN(tfu_rows_at)(strip, COLS), m, COLS, (int)(gates * units), 1);
     return;
   }
-  for (int64_t g = 0; g < j->size.gates; g++) {
+  for (int64_t g = 0; g < gates; g++) {
     FN(tfu_product)
     (FN(tfu_rows_at)(part, COLS), FN(tfu_rows_at)(s.dp + g * units, j->inner),
      FN(tfu_rows_at)(strip + g * units * COLS, COLS), m, COLS, (int)units, 0);
@@ -228,20 +273,48 @@ static void FN(copy_before)(REAL *to, const job *j, const tfu_tensor *states, in
   else FN(copy)(to, first, b * j->size.units + unit, n);
 }
 
+/* Whether a step counts. */
+static int FN(counts)(const job *j, int64_t row) {
+  const tfu_tensor *mask = &j->call->in[TFU_RECGRAD_MASK];
+  return !tfu_given(&mask->shape) || ((const uint8_t *)mask->data)[row];
+}
+
+/* What follows from the gradient of the reset h: that of the gate, and of h. */
+static void FN(reset_back_line)(const job *j, FN(line) * l, FN(backward_space) s, int r, int64_t b, int64_t t,
+                                int64_t unit, int n) {
+  const tfu_tensor *in = j->call->in;
+  const int64_t units = j->size.units, row = b * j->size.steps + t;
+  REAL *dh = s.dh + r * j->padded + unit, *d = s.dc + r * j->padded + unit;
+  REAL *dp = s.dp + (r * 3 + 1) * units + unit, *reset = l->value[1], *before = l->buffer;
+  if (!FN(counts)(j, row)) return;
+  const REAL *scale = s.scale + (r * 3 + 2) * j->padded + unit;
+  for (int i = 0; j->scaled && i < n; i++) d[i] *= scale[i];
+  FN(copy)(l->pre[1], &in[TFU_RECGRAD_KEPT], (row * 3 + 1) * units + unit, n);
+  FN(apply)(j->gate, l, reset, l->pre[1], n);
+  FN(slope_of)(j->gate, l, l->slope[1], l->pre[1], n);
+  FN(copy_before)(before, j, &in[TFU_RECGRAD_Y], units, 0, &in[TFU_RECGRAD_H], b, t, unit, n);
+  for (int i = 0; i < n; i++) {
+    dp[i] = d[i] * before[i] * l->slope[1][i];
+    dh[i] += d[i] * reset[i];
+  }
+  FN(put)(&j->call->out[TFU_RECGRAD_DGATES], (row * 3 + 1) * units + unit, n, dp);
+}
+
 static void FN(backward_line)(const job *j, FN(line) * l, FN(backward_space) s, int r, int64_t b, int64_t t,
                               int64_t unit, int n) {
   const tfu_tensor *in = j->call->in, *out = j->call->out, *kept = &in[TFU_RECGRAD_KEPT];
   const int64_t units = j->size.units, row = b * j->size.steps + t;
-  const int lstm = j->size.lstm, gates = j->size.gates, width = j->size.kept;
+  const int lstm = j->size.lstm, gates = j->size.gates, width = j->size.kept, reset_before = j->size.reset_before;
   REAL *dh = s.dh + r * j->padded + unit, *dc = s.dc + r * j->padded + unit, *dp = s.dp + r * gates * units + unit;
   REAL *dgate = l->buffer, before[LINE], more[LINE], state[LINE];
   FN(copy)(l->buffer, &in[TFU_RECGRAD_DY], row * units + unit, n);
   for (int i = 0; i < n; i++) dh[i] += l->buffer[i];
-  if (tfu_given(&in[TFU_RECGRAD_MASK].shape) && !((const uint8_t *)in[TFU_RECGRAD_MASK].data)[row]) {
+  if (!FN(counts)(j, row)) {
     for (int g = 0; g < gates; g++) {
       memset(dp + g * units, 0, (size_t)n * sizeof *dp);
       FN(put)(&out[TFU_RECGRAD_DGATES], (row * gates + g) * units + unit, n, dp + g * units);
-      if (!lstm) FN(put)(&out[TFU_RECGRAD_DPRODUCT], (row * gates + g) * units + unit, n, dp + g * units);
+      if (!lstm && !reset_before)
+        FN(put)(&out[TFU_RECGRAD_DPRODUCT], (row * gates + g) * units + unit, n, dp + g * units);
     }
     return;
   }
@@ -251,7 +324,8 @@ static void FN(backward_line)(const job *j, FN(line) * l, FN(backward_space) s, 
     FN(apply)(act, l, l->value[g], l->pre[g], n);
     FN(slope_of)(act, l, l->slope[g], l->pre[g], n);
   }
-  FN(copy)(state, kept, (row * width + gates) * units + unit, n); /* c after the step, or the GRU's inner product */
+  if (!reset_before)
+    FN(copy)(state, kept, (row * width + gates) * units + unit, n); /* c after the step, or the GRU's inner product */
   if (lstm) {
     const REAL *in_gate = l->value[0], *forget = l->value[1], *candidate = l->value[2], *out_gate = l->value[3];
     FN(copy_before)(before, j, kept, width * units, gates * units, &in[TFU_RECGRAD_C], b, t, unit, n);
@@ -272,14 +346,14 @@ static void FN(backward_line)(const job *j, FN(line) * l, FN(backward_space) s, 
     for (int i = 0; i < n; i++) {
       dgate[i] = dh[i] * (1 - update[i]) * l->slope[2][i];
       dp[i] = dh[i] * (before[i] - candidate[i]) * l->slope[0][i];
-      dp[units + i] = dgate[i] * state[i] * l->slope[1][i];
-      dp[2 * units + i] = dgate[i] * reset[i];
+      dp[units + i] = reset_before ? 0 : dgate[i] * state[i] * l->slope[1][i]; /* reset_back_line has it */
+      dp[2 * units + i] = reset_before ? dgate[i] : dgate[i] * reset[i];
       dh[i] *= update[i];
     }
   }
   for (int g = 0; g < gates; g++) {
     const REAL *gate = dp + g * units;
-    if (!lstm) FN(put)(&out[TFU_RECGRAD_DPRODUCT], (row * gates + g) * units + unit, n, gate);
+    if (!lstm && !reset_before) FN(put)(&out[TFU_RECGRAD_DPRODUCT], (row * gates + g) * units + unit, n, gate);
     FN(put)(&out[TFU_RECGRAD_DGATES], (row * gates + g) * units + unit, n, !lstm && g == 2 ? dgate : gate);
   }
 }
@@ -302,6 +376,12 @@ static void FN(backward_rows)(const job *j, void *space, int64_t first, int m) {
     for (int r = 0; r < m; r++)
       for (int64_t u = 0; u < units; u += LINE)
         FN(backward_line)(j, &line, s, r, first + r, t, u, (int)least(LINE, units - u));
+    if (j->size.reset_before) {
+      for (int64_t i = 0; i < j->outer / COLS; i++) FN(reset_strip)(j, s, i, m);
+      for (int r = 0; r < m; r++)
+        for (int64_t u = 0; u < units; u += LINE)
+          FN(reset_back_line)(j, &line, s, r, first + r, t, u, (int)least(LINE, units - u));
+    }
     for (int64_t i = 0; i < j->outer / COLS; i++) FN(add_strip)(j, s, i, m);
   }
   for (int r = 0; r < m; r++) {
@@ -344,7 +424,7 @@ static tfu_code FN(run)(tfu_call *call, int backward) {
   const int64_t workers = least(j.tasks, threads);
   /* h twice, c and products; or dh, dc and dp; and what scales take. */
   const int64_t own = backward ? 2 * padded + j.inner : 3 * padded + j.outer;
-  const int64_t scales = !j.scaled ? 0 : (backward ? 1 : 2) * size.gates * padded;
+  const int64_t scales = !j.scaled && !size.reset_before ? 0 : (backward ? 1 : 2) * size.gates * padded;
   j.bytes = (size_t)(MOST_ROWS * (own + scales)) * sizeof(REAL);
   void *packed, *space;
   TFU_TRY(tfu_scratch(call, (size_t)(j.inner * j.outer) * sizeof(REAL), &packed));

@@ -13,8 +13,10 @@
 TFU_MODULE(recurrence);
 
 static tfu_kernel scale_kernel = {.module = &module, .name = "recurrence_scale"};
+static tfu_kernel reset_kernel = {.module = &module, .name = "recurrence_reset"};
 static tfu_kernel step_kernel = {.module = &module, .name = "recurrence_step"};
 static tfu_kernel back_kernel = {.module = &module, .name = "recurrence_back"};
+static tfu_kernel reset_back_kernel = {.module = &module, .name = "recurrence_reset_back"};
 static tfu_kernel end_kernel = {.module = &module, .name = "recurrence_end"};
 
 /* A thread for each of so many units. */
@@ -64,14 +66,24 @@ static tfu_code split(tfu_call *call, const recurrence_sizes *s, const tfu_tenso
   return tfu_permute_gpu(call, p, kernel->data, *to, size);
 }
 
-/* Products of each gate's own matrices: of a, which are a_stride elements apart, with those of `kernels`. */
+/* Products of each gate's own matrices: of a, which are a_stride elements apart, with those of `kernels`. That of a
+ * candidate whose h is reset is none of them. */
 static tfu_gemm_gpu by_gates(tfu_gemm_gpu g, const recurrence_sizes *s, const void *kernels, int64_t a_stride) {
   g.b = kernels;
   g.n = g.k = s->units;
-  g.batch = s->gates;
+  g.batch = s->reset_before ? 2 : s->gates;
   g.a_stride = a_stride;
   g.b_stride = s->units * s->units;
   g.d_stride = s->batch * s->units;
+  return g;
+}
+
+/* That one: of a with the third matrix. */
+static tfu_gemm_gpu of_candidate(tfu_gemm_gpu g, const recurrence_sizes *s, const void *a) {
+  g.a = a;
+  g.b = element(g.b, 2 * s->units * s->units, g.dtype);
+  g.d = (char *)g.d + (size_t)(2 * s->batch * s->units) * tfu_dtype_size(tfu_real(g.dtype));
+  g.batch = 0;
   return g;
 }
 
@@ -107,11 +119,11 @@ tfu_code tfu_recurrence_gpu(tfu_call *call) {
                     .dtype = dtype,
                     .wide = 1,
                     .tf32 = call->attr[TFU_RECUR_TF32].b};
-  if (a.scale) {
+  if (a.scale || s.reset_before) {
     TFU_TRY(split(call, &s, &in[TFU_RECUR_KERNEL], &kernels));
     TFU_TRY(tfu_scratch(call, (size_t)(s.batch * width) * tfu_dtype_size(dtype), &a.scaled));
-    if (h) TFU_TRY(tfu_launch(call, &scale_kernel, 0, dtype, grid, &a));
-    g = by_gates(g, &s, kernels, count);
+    if (h && a.scale) TFU_TRY(tfu_launch(call, &scale_kernel, 0, dtype, grid, &a));
+    g = by_gates(g, &s, kernels, a.scale ? count : 0);
   }
   tfu_recycled_open(&space, call);
   for (a.step = 0; a.step < s.steps; a.step++) {
@@ -121,6 +133,12 @@ tfu_code tfu_recurrence_gpu(tfu_call *call) {
     g.a_row = a.step && !a.scale ? s.steps * s.units : 0;
     a.product = g.a ? product : NULL;
     if (g.a) TFU_TRY(multiply(part, &g));
+    if (g.a && s.reset_before) {
+      tfu_gemm_gpu last = of_candidate(g, &s, element(a.scaled, 2 * count, dtype));
+      last.a_row = 0;
+      TFU_TRY(tfu_launch(part, &reset_kernel, 0, dtype, grid, &a));
+      TFU_TRY(multiply(part, &last));
+    }
     TFU_TRY(tfu_launch(part, &step_kernel, 0, dtype, grid, &a));
     call->kernel = part->kernel;
   }
@@ -151,7 +169,8 @@ tfu_code tfu_recurrence_grad_gpu(tfu_call *call) {
   TFU_TRY(tfu_recurrence_grad_persistent(call, &served));
   if (served) return TFU_OK;
   TFU_TRY(threads_for(call, count, &grid));
-  TFU_TRY(wide_scratch(call, a.scale ? s.gates * count : count, dtype, &product));
+  const int own = a.scale || s.reset_before; /* gates have an h of their own */
+  TFU_TRY(wide_scratch(call, own ? s.gates * count : count, dtype, &product));
   TFU_TRY(wide_scratch(call, count, dtype, &a.direct));
   TFU_TRY(wide_scratch(call, count, dtype, &a.dstate));
   const void *const dp = a.dproduct ? a.dproduct : a.dgates;
@@ -165,7 +184,7 @@ tfu_code tfu_recurrence_grad_gpu(tfu_call *call) {
                     .dtype = dtype,
                     .wide = 1,
                     .tf32 = call->attr[TFU_RECUR_TF32].b};
-  if (a.scale) {
+  if (own) {
     TFU_TRY(split(call, &s, &in[TFU_RECGRAD_KERNEL], &kernels));
     g = by_gates(g, &s, kernels, s.units);
   }
@@ -176,6 +195,11 @@ tfu_code tfu_recurrence_grad_gpu(tfu_call *call) {
     TFU_TRY(tfu_launch(part, &back_kernel, 0, dtype, grid, &a));
     call->kernel = part->kernel;
     g.a = element(dp, a.step * width, dtype);
+    if (s.reset_before) {
+      const tfu_gemm_gpu first = of_candidate(g, &s, element(g.a, 2 * s.units, dtype));
+      TFU_TRY(multiply(part, &first));
+      TFU_TRY(tfu_launch(part, &reset_back_kernel, 0, dtype, grid, &a));
+    }
     TFU_TRY(multiply(part, &g));
   }
   const int some = s.steps > 0;

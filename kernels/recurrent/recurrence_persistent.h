@@ -15,7 +15,7 @@ enum {
   PERSISTENT_WARPS = TFU_THREADS / 32,
   PERSISTENT_ROWS = 16, /* sequences of a tile */
   PERSISTENT_PAD = 8,   /* floats between rows of partial sums, so that their banks differ */
-  PERSISTENT_GAP = 16   /* bytes between those of scales, likewise */
+  PERSISTENT_BITS = 32  /* bytes with a bit for each scale that a thread needs for a tile, of all gates */
 };
 /* Units of a block, for elements of so many bytes: their part of an LSTM's kernel is 128 KiB. */
 #define PERSISTENT_SLICE(bytes) ((bytes) == 2 ? 16 : 8)
@@ -27,7 +27,7 @@ typedef struct persistent_memory {
   int mask;    /* words, [rows], each with the byte in question */
   int bias;    /* floats, [gates][slice]: forward */
   int state;   /* floats, [2][tiles][rows][slice] */
-  int scale;   /* two bits for each, [tiles][rows]([gates][units] + gap): forward, where there are scales */
+  int scale;   /* where there are scales: of each tile the bits of all threads, back [gates][rows][slice] */
   int sums;    /* floats, [2][gates][rows][slice]: back */
 } persistent_memory;
 

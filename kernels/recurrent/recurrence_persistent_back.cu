@@ -14,30 +14,51 @@ __device__ inline void store_remote(unsigned at, int rank, float v) {
                : "memory");
 }
 
-/* Values and slopes of what was kept of a step: its gates, and the LSTM's c. */
-template <typename T, bool USUAL>
-__device__ inline void slopes_of(const recurrence_sizes &s, const float (&kept)[5], float (&value)[5],
-                                 float (&slope)[5]) {
+/* Values and slopes of what was kept of a step, its gates and the LSTM's c: stage i of these, gates first. */
+enum { GATE_STAGES = 3, BACK_STAGES = 5 };
+__device__ inline int kept_of_stage(int i) { return i < 2 ? i : i == 2 ? 3 : i == 3 ? 2 : 4; }
+
+/* The first COUNT stages with the usual activations. */
+template <typename T, int COUNT, int V>
+__device__ inline void usual_slopes(const recurrence_sizes &s, const float (&kept)[5][V], float (&value)[5][V],
+                                    float (&slope)[5][V]) {
   typedef typename math_of<T>::type math;
-  _Pragma("unroll (USUAL ? 5 : 1)") for (int k = 0; k < 5; k++) {
-    if (!s.lstm && k == 3) break;
-    const float in = k == 0 ? kept[0] : k == 1 ? kept[1] : k == 2 ? kept[2] : k == 3 ? kept[3] : kept[4];
-    const bool candidate = k == 2 || k == 4;
-    const int which = candidate ? s.activation : s.recurrent_activation;
-    float v, d;
-    if (USUAL) v = candidate ? math::tanh(in) : math::sigmoid(in);
-    else v = value_at<T>(which, in);
-    if (USUAL) d = candidate ? math::tanh_grad(in) : math::sigmoid_grad(in);
-    else d = slope_at<T>(which, in);
-    UNROLLED(i, 5)
-      if (i == k) value[i] = v, slope[i] = d;
+  UNROLLED(i, COUNT) {
+    const int k = kept_of_stage(i);
+    if (!s.lstm && k >= 3) continue;
+    UNROLLED(v, V) {
+      value[k][v] = i < GATE_STAGES ? math::sigmoid(kept[k][v]) : math::tanh(kept[k][v]);
+      slope[k][v] = i < GATE_STAGES ? math::sigmoid_grad(kept[k][v]) : math::tanh_grad(kept[k][v]);
+    }
+  }
+}
+template <typename T, int V>
+__device__ inline void slopes_of(const recurrence_sizes &s, const float (&kept)[5][V], float (&value)[5][V],
+                                 float (&slope)[5][V]) {
+  const bool sigmoid = s.recurrent_activation == TFU_ACT_sigmoid;
+  if (sigmoid && s.activation == TFU_ACT_tanh) {
+    usual_slopes<T, BACK_STAGES>(s, kept, value, slope);
+    return;
+  }
+  if (sigmoid) usual_slopes<T, GATE_STAGES>(s, kept, value, slope);
+  ONCE
+  for (int i = sigmoid ? GATE_STAGES : 0; i < BACK_STAGES; i++) {
+    const int k = kept_of_stage(i);
+    if (!s.lstm && k >= 3) continue;
+    float in[V], out[V], by[V];
+    UNROLLED(v, V)
+      in[v] = k == 0 ? kept[0][v] : k == 1 ? kept[1][v] : k == 2 ? kept[2][v] : k == 3 ? kept[3][v] : kept[4][v];
+    activate_all<T, true>(i < GATE_STAGES ? s.recurrent_activation : s.activation, in, out, by);
+    UNROLLED(j, BACK_STAGES)
+      UNROLLED(v, V)
+        if (j == k) value[j][v] = out[v], slope[j][v] = by[v];
   }
 }
 
 /* The thread's units of a step; step -1 is what is left for the first states. */
 template <typename T, typename B>
-__device__ inline void back_gates(const persistent_back_args &a, const B &b, const float *sums, T *dp, bool usual,
-                                  int turn, int tile, int64_t step) {
+__device__ inline void back_gates(const persistent_back_args &a, const B &b, const float *sums, T *dp, int turn,
+                                  int tile, int64_t step) {
   enum { V = B::V, SLICE = B::SLICE };
   const recurrence_sizes &s = a.size;
   const int sources = s.kept + 2;
@@ -48,7 +69,7 @@ __device__ inline void back_gates(const persistent_back_args &a, const B &b, con
   UNROLLED(g, 4) {
     if (step + 1 == s.steps || g >= s.gates) continue;
     float scale[V];
-    if (a.scale) read_units(there ? (const T *)a.scale + (b.row(tile) * s.gates + g) * s.units + b.unit : NULL, scale);
+    if (a.scale) read_units(b.scale(tile, g), scale);
     UNROLLED(v, V) {
       const float through = sums[g * PERSISTENT_ROWS * SLICE + b.mine + v];
       dh[v] += a.scale ? through * scale[v] : through;
@@ -68,25 +89,24 @@ __device__ inline void back_gates(const persistent_back_args &a, const B &b, con
     if (i < s.kept) read_units(b.input(turn, sources, i) + b.mine, kept[i]);
   if (step > 0 || (s.lstm ? a.c : a.h)) read_units(b.input(turn, sources, s.kept + 1) + b.mine, before);
   const bool counts = there && b.counts(turn, tile, step);
+  float value[5][V], slope[5][V];
+  slopes_of<T>(s, kept, value, slope);
   UNROLLED(v, V) {
-    float own[5], value[5], slope[5], rest = 0, dc_before = dc[v];
-    UNROLLED(i, 5) own[i] = kept[i][v];
-    if (usual) slopes_of<T, true>(s, own, value, slope);
-    else slopes_of<T, false>(s, own, value, slope);
+    float rest = 0, dc_before = dc[v];
     if (s.lstm) {
-      const float all = dc[v] + dh[v] * value[3] * slope[4];
-      d[0][v] = all * value[2] * slope[0];
-      d[1][v] = all * before[v] * slope[1];
-      d[2][v] = dgate[v] = all * value[0] * slope[2];
-      d[3][v] = dh[v] * value[4] * slope[3];
-      dc_before = all * value[1];
+      const float all = dc[v] + dh[v] * value[3][v] * slope[4][v];
+      d[0][v] = all * value[2][v] * slope[0][v];
+      d[1][v] = all * before[v] * slope[1][v];
+      d[2][v] = dgate[v] = all * value[0][v] * slope[2][v];
+      d[3][v] = dh[v] * value[4][v] * slope[3][v];
+      dc_before = all * value[1][v];
     } else {
-      dgate[v] = dh[v] * (1 - value[0]) * slope[2];
-      d[0][v] = dh[v] * (before[v] - value[2]) * slope[0];
-      d[1][v] = dgate[v] * own[3] * slope[1];
-      d[2][v] = dgate[v] * value[1];
+      dgate[v] = dh[v] * (1 - value[0][v]) * slope[2][v];
+      d[0][v] = dh[v] * (before[v] - value[2][v]) * slope[0][v];
+      d[1][v] = dgate[v] * kept[3][v] * slope[1][v];
+      d[2][v] = dgate[v] * value[1][v];
       d[3][v] = 0;
-      rest = dh[v] * value[0];
+      rest = dh[v] * value[0][v];
     }
     if (!counts) {
       d[0][v] = d[1][v] = d[2][v] = d[3][v] = dgate[v] = 0;
@@ -110,7 +130,6 @@ __device__ inline void recurrence_persistent_back(const persistent_back_args &a)
   block b(a, memory);
   const recurrence_sizes &s = a.size;
   const int sources = s.kept + 2;
-  const bool usual = are_usual(s);
   const int64_t width = s.gates * s.units;
   T *const dp = (T *)(a.dproduct ? a.dproduct : a.dgates);
   /* What dp of a gate gives to dh of the block's units, from the block that has that gate. */
@@ -121,6 +140,10 @@ __device__ inline void recurrence_persistent_back(const persistent_back_args &a)
     float dc[V];
     read_units(b.there(tile) ? element<T>(a.dlast, b.row(tile) * s.units + b.unit) : NULL, dc);
     UNROLLED(v, V) b.state(0, tile)[v] = 0, b.state(1, tile)[v] = dc[v]; /* by two threads, the same */
+    for (int g = 0; a.scale && g < s.gates; g++) {
+      const int64_t at = (b.row(tile) * s.gates + g) * s.units + b.unit;
+      *(unsigned *)b.scale(tile, g) = b.there(tile) ? *(const unsigned *)element<T>(a.scale, at) : 0;
+    }
   }
   /* Sources: what was kept, dy, and what the LSTM's c or the GRU's h was before the step. */
   auto prefetch = [&](int turn, int tile, int64_t step) {
@@ -151,7 +174,7 @@ __device__ inline void recurrence_persistent_back(const persistent_back_args &a)
       }
       wait_for_copies<0>();
       meet_cluster();
-      if (b.works(turn)) back_gates(a, b, sums(turn, 0), dp, usual, turn, tile, step);
+      if (b.works(turn)) back_gates(a, b, sums(turn, 0), dp, turn, tile, step);
       if (tile + 1 < b.tiles) {
         if (step >= 0) prefetch(turn ^ 1, tile + 1, step);
       } else if (step > 0) {

@@ -54,7 +54,8 @@ static int lay_out(persistent_memory *at, const recurrence_sizes *s, int64_t siz
   at->mask = take(&bytes, 2 * ROWS * FLOAT);
   at->state = take(&bytes, (int64_t)2 * tiles * ROWS * slice * FLOAT);
   at->bias = take(&bytes, back ? 0 : s->gates * slice * FLOAT);
-  at->scale = take(&bytes, scaled ? tiles * ROWS * (s->gates * s->units / 4 + PERSISTENT_GAP) : 0);
+  const int64_t scales = back ? s->gates * ROWS * slice * size : TFU_THREADS * PERSISTENT_BITS;
+  at->scale = take(&bytes, scaled ? tiles * scales : 0);
   at->sums = take(&bytes, back ? 2 * s->gates * ROWS * slice * FLOAT : 0);
   return bytes;
 }
@@ -65,8 +66,7 @@ static tfu_code make_plan(tfu_call *call, tfu_kernel *k, const recurrence_sizes 
   tfu_device device;
   *served = 0;
   if (dtype == TFU_F64 || s->units > PERSISTENT_UNITS || s->units % PERSISTENT_MULTIPLE) return TFU_OK;
-  /* Float32 with scales would be split for each gate: the loop is faster. */
-  if (scaled && dtype == TFU_F32) return TFU_OK;
+  if (s->reset_before) return TFU_OK; /* two products of a step, one after the other */
   if (s->batch < 1 || s->steps < FEWEST_STEPS) return TFU_OK;
   TFU_TRY(tfu_device_now(&device, call->err));
   /* Tensor cores with these types; backward clusters. */
@@ -140,7 +140,7 @@ tfu_code tfu_recurrence_grad_persistent(tfu_call *call, int *served) {
                             .dh = out[TFU_RECGRAD_DH].data,
                             .dc = tfu_given_data(&out[TFU_RECGRAD_DC])};
   plan p;
-  TFU_TRY(make_plan(call, &back_kernel, &a.size, dy->dtype, 0, 1, &p, served));
+  TFU_TRY(make_plan(call, &back_kernel, &a.size, dy->dtype, a.scale != NULL, 1, &p, served));
   *served = *served && all_aligned(call);
   if (!*served) return TFU_OK;
   a.tiles = p.tiles, a.at = p.at;

@@ -9,6 +9,7 @@
 #include "kernels/rows/norm.h"
 
 #include "kernels/core/device/drop.cuh"
+#include "kernels/core/device/overlap.cuh"
 #include "kernels/core/device/rows.cuh"
 
 /* To little more than half a unit: Newton's step for a rounded guess r, with the product v * r in two parts. */
@@ -84,6 +85,7 @@ __device__ inline void norm_rows(const norm_args &a) {
   enum { N = packed<T>::N, TENSORS = FULL ? 2 : 1, WEIGHTS = ALONE || PACKS < 0 ? 0 : PACKS };
   typedef acc<T> R;
   typedef typename rows<T, PACKS, TENSORS, false, !ALONE>::walk rows_walk;
+  start_those_after(); /* a product of few rows comes next in a decoder, and reads its kernel ahead */
   const bool rms = KIND == EITHER ? a.rms : KIND == RMS;
   const int64_t cols = a.rows.cols;
   const T *const tensors[2] = {(const T *)a.x, (const T *)a.residual};

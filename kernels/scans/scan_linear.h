@@ -8,17 +8,16 @@
 
 #include <stdint.h>
 
-#define TFU_LINEAR_THREADS 128
-#define TFU_RING_THREADS 128 /* of a block by the ring, and columns */
-#define TFU_RING_ROWS 8
-#define TFU_RING_STAGES 6
-#define TFU_LINEAR_AHEAD 8 /* positions that are fetched while as many before them are computed */
+#define TFU_LINEAR_THREADS 256
+#define TFU_LINEAR_AHEAD 8 /* positions that a warp has of a round, where columns lie side by side */
+#define TFU_LINEAR_BYTES 8 /* that a lane has side by side there */
 
 typedef struct scan_linear_args {
   const void *a, *b, *initial, *h; /* b is dy of the gradient, which alone has h, all states */
   void *y, *da, *dinitial;         /* y is db of the gradient; initial and dinitial may be NULL */
   int64_t columns, length, inner;  /* columns of all outer positions                         */
-  int64_t chunk;                   /* positions that a thread has of its column              */
+  int64_t chunk;                   /* positions of a chunk                                   */
+  int lanes;                       /* that share a row, of the last axis                     */
   int chunks, back, flipped, find; /* flipped: from the end on; find: only totals are wanted */
   void *totals;                    /* [chunks, columns] pairs of what the chunk takes s to   */
 } scan_linear_args;

@@ -10,8 +10,14 @@
 
 #include <stdint.h>
 
-#define TFU_SELECT_STRIP 64 /* channels; on the GPU, threads of a block */
-#define TFU_SELECT_STEPS 8  /* of a segment */
+/* On the GPU: channels of a strip, and threads of a block; and steps of a segment, and of those that the gradient holds
+ * in registers at one time, for values of so many bytes. */
+#define TFU_SELECT_STRIP 128
+#define TFU_SELECT_STEPS 8
+#define TFU_SELECT_HELD 4
+#define TFU_SELECT_STEPS_OF(bytes) (TFU_SELECT_STEPS * 4 / (int)(bytes))
+#define TFU_SELECT_HELD_OF(bytes) (TFU_SELECT_HELD * 4 / (int)(bytes))
+
 #define TFU_SELECT_SLOTS 16 /* states of a channel, some of which may be none */
 #define TFU_SELECT_ROWS (TFU_SELECT_SLOTS + 1)
 
@@ -23,11 +29,12 @@ typedef struct selective_args {
   int64_t batch, length, channels, groups, states;
   int64_t strips;   /* of a group */
   int64_t segments; /* of a sequence */
-  void *kept;       /* [batch, segments, SLOTS, channels]: states before each segment */
+  void *kept;       /* [batch, segments, SLOTS values of each channel of all strips]: states before each segment */
   void *factors;    /* [strips, batch, length, groups, 2 SLOTS]: what each strip gives to db and dc */
   void *weights;    /* [pieces, batch, ROWS, channels]: what each piece gives to da, and last to dskip */
   int64_t piece;    /* segments of a piece */
   int pieces, find; /* find: only totals are wanted, */
+  int packs;        /* rows of x and the like, of b and of c are whole packs */
   void *totals;     /* [pieces, batch, ROWS, channels]: where h = 0 ends, and last the sum of delta */
 } selective_args;
 
@@ -38,8 +45,8 @@ typedef struct selective_args {
 
 _Static_assert(TFU_SELECT_SLOTS == TFU_SELECT_STATES, "there is a slot for each state");
 
-/* Of a call of either op. */
-static inline selective_args tfu_selective_of(const tfu_call *call) {
+/* Of a call of either op, in strips of so many channels and segments of so many steps. */
+static inline selective_args tfu_selective_of(const tfu_call *call, int64_t strip, int64_t steps) {
   const int back = call->op == &tfu_selective_scan_grad;
   const tfu_tensor *in = call->in, *from = back ? in + TFU_SELGRAD_X : in, *out = call->out;
   const tfu_shape *x = &from[TFU_SELECT_X].shape, *b = &from[TFU_SELECT_B].shape;
@@ -55,8 +62,8 @@ static inline selective_args tfu_selective_of(const tfu_call *call) {
                       .channels = x->dim[2],
                       .groups = b->dim[2],
                       .states = b->dim[3],
-                      .strips = divide_up(x->dim[2] / b->dim[2], TFU_SELECT_STRIP),
-                      .segments = divide_up(x->dim[1], TFU_SELECT_STEPS),
+                      .strips = divide_up(x->dim[2] / b->dim[2], strip),
+                      .segments = divide_up(x->dim[1], steps),
                       .pieces = 1};
   a.piece = a.segments;
   if (!back) {
@@ -71,8 +78,8 @@ static inline selective_args tfu_selective_of(const tfu_call *call) {
 }
 
 /* Values of the arithmetic type that the gradient has in scratch: kept, factors, weights. */
-static inline int64_t tfu_selective_kept(const selective_args *a) {
-  return a->batch * a->segments * TFU_SELECT_SLOTS * a->channels;
+static inline int64_t tfu_selective_kept(const selective_args *a, int64_t strip) {
+  return a->batch * a->segments * TFU_SELECT_SLOTS * a->groups * a->strips * strip;
 }
 static inline int64_t tfu_selective_factors(const selective_args *a) {
   return a->strips * a->batch * a->length * a->groups * 2 * TFU_SELECT_SLOTS;

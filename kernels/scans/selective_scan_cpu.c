@@ -6,7 +6,7 @@
 #include "kernels/core/cpu/cpu.h"
 #include "kernels/core/cpu/exp_cpu.h"
 
-enum { STRIP = TFU_SELECT_STRIP, STATES = TFU_SELECT_SLOTS, STEPS = TFU_SELECT_STEPS, ROWS = TFU_SELECT_ROWS };
+enum { STRIP = 64, STEPS = 8, STATES = TFU_SELECT_SLOTS, ROWS = TFU_SELECT_ROWS };
 
 typedef struct job {
   selective_args a;
@@ -208,15 +208,15 @@ static void FN(fold_weights)(const job *j) {
 }
 
 static tfu_code FN(tfu_selective_scan_cpu)(tfu_call *call) {
-  job j = {.a = tfu_selective_of(call), .dtype = call->in[0].dtype, .real = tfu_real(call->in[0].dtype)};
+  job j = {.a = tfu_selective_of(call, STRIP, STEPS), .dtype = call->in[0].dtype, .real = tfu_real(call->in[0].dtype)};
   tfu_parallel(j.a.batch * j.a.groups * j.a.strips, FN(forward), &j);
   return TFU_OK;
 }
 
 static tfu_code FN(tfu_selective_scan_grad_cpu)(tfu_call *call) {
-  job j = {.a = tfu_selective_of(call), .dtype = call->in[0].dtype, .real = tfu_real(call->in[0].dtype)};
+  job j = {.a = tfu_selective_of(call, STRIP, STEPS), .dtype = call->in[0].dtype, .real = tfu_real(call->in[0].dtype)};
   selective_args *a = &j.a;
-  TFU_TRY(tfu_scratch(call, (size_t)tfu_selective_kept(a) * sizeof(REAL), &a->kept));
+  TFU_TRY(tfu_scratch(call, (size_t)tfu_selective_kept(a, STRIP) * sizeof(REAL), &a->kept));
   TFU_TRY(tfu_scratch(call, (size_t)tfu_selective_factors(a) * sizeof(REAL), &a->factors));
   TFU_TRY(tfu_scratch(call, (size_t)tfu_selective_weights(a) * sizeof(REAL), &a->weights));
   tfu_parallel(a->batch * a->groups * a->strips, FN(backward), &j);

@@ -5,14 +5,16 @@
  *   LSTM: i, f, g, o are parts of gates_t + p_t;  c_t = s(f) c_{t-1} + s(i) a(g);  h_t = s(o) a(c_t)
  *   GRU:  z, r of gates_t + p_t;  g = gates_t + s(r) p_t of the third part;  h_t = s(z) h_{t-1} + (1 - s(z)) a(g)
  *
- * with a = activation and s = recurrent_activation; that is Keras's order of gates, and its reset_after=True. y is all
- * h_t. A step that the mask has not leaves h and c as they are. h and c begin with 0 where they are not given. Where
- * scale is given, [batch, gates * units], each gate's part of p_t is of its own h, times what scale has of the gate, as
- * recurrent dropout wants it.
+ * with a = activation and s = recurrent_activation; that is Keras's order of gates, and its reset_after=True. With its
+ * reset_after=False, cell gru_reset_before, the third part of p_t is of s(r) h_{t-1} in the place of h_{t-1}, and g =
+ * gates_t + p_t. y is all h_t. A step that the mask has not leaves h and c as they are. h and c begin with 0 where they
+ * are not given. Where scale is given, [batch, gates * units], each gate's part of p_t is of its own h, times what
+ * scale has of the gate, as recurrent dropout wants it.
  *
  * kept is an output only where `keep` is given, a mark: of each step the parts before their activations, then c_t of
- * the LSTM, or the third part of p_t. The gradient has dgates, and dp where that is another (GRU; else an empty
- * vector): that of recurrent_kernel is h_{t-1}^T . dp_t, summed over all steps, one product more. */
+ * the LSTM, or the third part of p_t of a GRU that is reset after it. The gradient has dgates, and dp where that is
+ * another (of that GRU; else an empty vector): that of recurrent_kernel is h_{t-1}^T . dp_t, summed over all steps, one
+ * product more. */
 #include "ops/recurrent/recurrence.h"
 
 #include "tfuse.h"

@@ -4,16 +4,17 @@
 
 #include "activations.h"
 
-enum { TFU_CELL_LSTM, TFU_CELL_GRU };
+enum { TFU_CELL_LSTM, TFU_CELL_GRU, TFU_CELL_GRU_RESET_BEFORE };
 /* Gates of a cell, and units that are kept of each step for the gradient: what activations are taken of, and the LSTM's
- * state c, or the GRU's h . recurrent_kernel for the candidate. */
+ * state c, or h . recurrent_kernel for the candidate of a GRU that is reset after it. */
 static inline int tfu_cell_gates(int cell) { return cell == TFU_CELL_LSTM ? 4 : 3; }
-static inline int tfu_cell_kept(int cell) { return cell == TFU_CELL_LSTM ? 5 : 4; }
+static inline int tfu_cell_kept(int cell) { return cell == TFU_CELL_LSTM ? 5 : cell == TFU_CELL_GRU ? 4 : 3; }
 
 /* In this order for both ops. */
 enum { TFU_RECUR_CELL, TFU_RECUR_ACTIVATION, TFU_RECUR_GATES_ACTIVATION, TFU_RECUR_TF32 };
-#define TFU_RECUR_ATTRS                                                                                           \
-  "cell: {'lstm', 'gru'} = 'lstm'", "activation: {'linear'" TFU_ACTIVATIONS_BUT_LINEAR(TFU_QUOTED_) "} = 'tanh'", \
+#define TFU_RECUR_ATTRS                                                             \
+  "cell: {'lstm', 'gru', 'gru_reset_before'} = 'lstm'",                             \
+      "activation: {'linear'" TFU_ACTIVATIONS_BUT_LINEAR(TFU_QUOTED_) "} = 'tanh'", \
       "recurrent_activation: {'linear'" TFU_ACTIVATIONS_BUT_LINEAR(TFU_QUOTED_) "} = 'sigmoid'", "tf32: bool = false"
 
 enum {

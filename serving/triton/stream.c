@@ -39,7 +39,8 @@ tfu_code tfu_stream_engine(tfu_model *model, const tfu_config *c, tfu_engine **e
   int64_t pages = c->pages;
   TFU_TRY(tfu_generator_steps(model, &pages, &steps, err));
   TFU_TRY(tfu_engine_new(&steps, pages, engine, err));
-  const tfu_code code = tfu_engine_start(*engine, err);
+  tfu_code code = tfu_engine_warm_up(*engine, err);
+  if (code == TFU_OK) code = tfu_engine_start(*engine, err);
   if (code != TFU_OK) {
     tfu_engine_free(*engine);
     *engine = NULL;

@@ -14,10 +14,16 @@ static char how[2048];
 
 static CUresult launch(const CUlaunchConfig *c, CUfunction f, void **args, void **extra) {
   (void)extra;
-  const char *name = (const char *)f, *stem = strstr(name, "few_rows_") ? "few_rows" : name;
+  const char *name = (const char *)f, *stem = strstr(name, "few_rows_wgmma_") ? "few_rows_wgmma"
+                                              : strstr(name, "few_rows_")     ? "few_rows"
+                                                                              : name;
   const unsigned cluster = c->numAttrs ? c->attrs->value.clusterDim.x : 1;
   char text[256] = "";
-  if (stem != name) {
+  if (!strcmp(stem, "few_rows_wgmma")) {
+    const few_rows_wgmma_args *w = args[0];
+    CHECK(c->gridDimX % (unsigned)w->a.splits == 0);
+    snprintf(text, sizeof text, "%d splits", w->a.splits); /* how many rows are taken at once changes no sum */
+  } else if (stem != name) {
     const few_rows_args *a = args[0];
     CHECK(a->rows >= 1 && a->rows <= FEW_ROWS_MOST);
     snprintf(text, sizeof text, "%d splits", a->splits); /* how wide tiles are changes no sum */
@@ -49,9 +55,23 @@ static CUresult clear(CUdeviceptr to, unsigned char value, size_t n, CUstream st
   return CUDA_SUCCESS;
 }
 
+static CUresult map(CUtensorMap *map, CUtensorMapDataType dtype, cuuint32_t rank, void *data, const cuuint64_t *sizes,
+                    const cuuint64_t *pitch, const cuuint32_t *box, const cuuint32_t *steps,
+                    CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+                    CUtensorMapFloatOOBfill fill) {
+  (void)map, (void)dtype, (void)steps, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+  CHECK(rank == 2 && sizes[0] > 0 && sizes[1] > 0 && (uintptr_t)data % 16 == 0 && pitch[0] % 16 == 0);
+  CHECK(box[0] == 64 && box[1] >= 8 && box[1] <= 256);
+  return CUDA_SUCCESS;
+}
+
 tfu_code tfu_driver_get(const tfu_driver **driver, tfu_error *err) {
-  static const tfu_driver stand_in = {STAND_INS, .cuLibraryGetKernel = get_named_kernel, .cuLaunchKernelEx = launch,
-                                      .cuMemsetD8Async = clear, .cuOccupancyMaxActiveClusters = most_clusters};
+  static const tfu_driver stand_in = {STAND_INS,
+                                      .cuLibraryGetKernel = get_named_kernel,
+                                      .cuLaunchKernelEx = launch,
+                                      .cuMemsetD8Async = clear,
+                                      .cuTensorMapEncodeTiled = map,
+                                      .cuOccupancyMaxActiveClusters = most_clusters};
   (void)err;
   *driver = &stand_in;
   return TFU_OK;

@@ -1,9 +1,11 @@
 """examples/generation.py, small: the command runs, writes its record and fills the table."""
 
+import contextlib
 import json
 import sys
 import types
 
+import keras
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from conftest import ROOT
 sys.path.append(str(ROOT / "examples"))
 
 import generation as example
+import generation_models as models
 import generation_works as works
 import records
 
@@ -65,6 +68,21 @@ def test_starts_and_what_fails(page, tmp_path, monkeypatch):
     assert [row.get("failed") for row in rows_in(tmp_path)] == ["ValueError: no such thing", None]
     cells = example.table(json.loads((tmp_path / "generation_a_gpu.json").read_text())).splitlines()[4:]
     assert ["failed" in row for row in cells] == [True, False] and "**3.0 s, with caches 2.0 s**" in cells[1]
+
+
+@pytest.mark.parametrize("mode", ["int8", "int4"])
+def test_quantised_where_it_lies(mode):
+    """As model.quantize() does by itself; in float32 both round alike."""
+    made = []
+    for how in (contextlib.nullcontext, models.quantized_where_it_lies):
+        keras.utils.set_random_seed(1)
+        model = models.llama(works.sizes("1.1B", small=True))
+        with how():
+            model.quantize(mode)
+        made.append(model)
+    for want, got in zip(made[0].variables, made[1].variables):
+        assert (got.path, got.shape, got.dtype) == (want.path, want.shape, want.dtype)
+        np.testing.assert_allclose(np.asarray(got, float), np.asarray(want, float), rtol=1e-6, err_msg=got.path)
 
 
 def test_what_is_refused(capsys):

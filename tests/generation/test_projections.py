@@ -12,13 +12,15 @@ op = _library.raw("projections")
 RNG = np.random.default_rng(3)
 
 
-@pytest.fixture(params=[False, True], ids=["", "few rows"])
+@pytest.fixture(params=["", "few_rows_most", "wgmma_rows_most"])
 def few_rows(request):
-    """On a GPU the kernel for few rows is used for nothing, or for all that it can serve."""
-    most = next(t for t in _tune.tunables() if (t.stem, t.name) == ("projections", "few_rows_most"))
-    most.put(most.most if request.param else 0)
+    """On a GPU one of the kernels for few rows is used for all that it can serve, or none."""
+    both = [t for t in _tune.tunables() if t.stem == "projections"]
+    for most in both:
+        most.put(most.most if most.name == request.param else 0)
     yield request.param
-    most.put(most.value)
+    for most in both:
+        most.put(most.value)
 
 
 def given(shape, dtype):
@@ -36,7 +38,7 @@ def run(x, gamma, kernels, biases, residual=None, **attributes):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
-@pytest.mark.parametrize("rows", [1, 9, 33])
+@pytest.mark.parametrize("rows", [1, 9, 33, 150])
 @pytest.mark.parametrize("kind", ["three", "gated", "residual", "plain, gated"])
 def test_values(few_rows, device, kind, rows, dtype):
     inputs, sizes = 352, {"three": (136, 64, 40), "residual": (72,)}.get(kind, (104, 104))

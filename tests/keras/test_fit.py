@@ -138,13 +138,31 @@ FOUR, EAGERLY, XLA = {"steps_per_execution": 4}, {"run_eagerly": True}, {"jit_co
 
 @pytest.mark.parametrize("name, options", [
     *((name, {}) for name in FITS), ("tf.data", FOUR), ("steps", FOUR), ("workers", FOUR), ("unknown length", FOUR), ("tf.data", EAGERLY),
-    ("tf.data", XLA)], ids=lambda of: of if isinstance(of, str) else "-".join(of) or "step")
+    ("tf.data", XLA), ("int32 and bool", XLA)], ids=lambda of: of if isinstance(of, str) else "-".join(of) or "step")
 def test_as_keras(feeds, name, options):
     ours = everything(options, FITS[name]())
     assert feeds.made
     with feeds.none():
         stock = everything(options, FITS[name]())
     assert_same(ours, stock)
+
+
+def test_a_step_of_xla_is_called_by_itself(feeds):
+    """And is traced once for batches of all sizes. Inside of another function XLA takes longer for each of its launches."""
+    class Asking(keras.Model):
+        def call(self, x):
+            graphs.append(tf.compat.v1.get_default_graph())
+            return x * self.weight_of_all
+
+    graphs, made = [], Asking()
+    made.weight_of_all = made.add_weight(shape=(5,))
+    made.compile("sgd", "mse", jit_compile=True)
+    made.build((None, 5))
+    graphs.clear()
+    made.fit(tf.data.Dataset.from_tensor_slices((data()[0],) * 2).batch(4), verbose=0)
+    traced, = graphs
+    assert not tf.compat.v1.get_default_graph().building_function and not traced.outer_graph.building_function
+    assert feeds.made
 
 
 def means(reduction, dtype):

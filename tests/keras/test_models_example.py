@@ -30,7 +30,7 @@ import models
 import records
 import workloads
 
-TRANSFORMERS, VISION = ([name for name, workload in workloads.WORKLOADS.items() if workload.record == kind]
+TRANSFORMERS, VISION = ([name for name, workload in workloads.WORKLOADS.items() if workload.record == kind and name != "lstm"]
                         for kind in ("models", "vision"))
 HUB = "bert", "llama", "t5"
 # All of them by all of these, and what is joined by looking back: in all of them, and beside that.
@@ -70,6 +70,20 @@ def test_models_train_as_in_stock_keras(name, jit, as_on_a_gpu, monkeypatch):
     if not (jit and _library.xla_status()):
         assert (SERVED | {"LinearCrossEntropy"}) - FORGOTTEN.get(name, set()) <= ran()
     assert JOINED | BESIDE.get(name, set()) <= set(joined())
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_lstms_train_as_in_stock_keras(jit, as_on_a_gpu, monkeypatch):
+    if jit:
+        skip_broken_xla()
+    monkeypatch.setattr(_replaced_joined, "LEAST_CLASSES", 1)
+    want = stock_losses("lstm")
+    with tfuse.enabled():
+        got = losses("lstm", jit)
+    assert got[1] < got[0] - 1e-4
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    if not (jit and _library.xla_status()):
+        assert {"LinearCrossEntropy", "TensorsUpdate"} <= ran() and {"RecurrenceGrad", "RnnGrad"} & set(ran())
 
 
 def test_a_unet_trains_as_in_stock_keras(as_on_a_gpu):

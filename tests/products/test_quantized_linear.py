@@ -8,6 +8,8 @@ import tensorflow as tf
 import tfuse
 
 _RNG = np.random.default_rng(0)
+_GPUS = tf.config.list_physical_devices("GPU")
+_WGMMA = bool(_GPUS) and tf.config.experimental.get_device_details(_GPUS[0])["compute_capability"] == (9, 0)
 
 
 def _float(*shape):
@@ -77,6 +79,36 @@ def test_unsigned_columns(bits, sizes):
     tiles, scales = tfuse.pack_kernel(*weights, **how)
     got = tfuse.quantized_linear(x, tiles, scales, bits=bits, group=64, order="tiles")
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
+
+
+# Rows, inputs, outputs, rows of a group: on an H200 one warpgroup has one unit or two, or both share one; inputs that are no
+# whole stage, and those that a cluster shares; a last tile of columns and rows that is none.
+_MANY = [(40, 64, 200, 64), (64, 4096, 136, 128), (50, 1104, 72, 32), (300, 208, 8200, 0), (600, 320, 8320, 32), (129, 80, 9600, 0)]
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("rows, inputs, outputs, group", _MANY)
+def test_many_rows(rows, inputs, outputs, group, bits):
+    """Products of bfloat16 with tiles, for more rows than the kernel for few has."""
+    groups, half = -(-inputs // (group or inputs)), 2 ** (bits - 1)
+    codes = _RNG.integers(-half, half, (inputs, outputs)).astype(np.int8)
+    scale = _RNG.uniform(0.5, 1, (groups, outputs)).astype(np.float32)
+    zero = _RNG.integers(-2, 3, (groups, outputs)).astype(np.int8)
+    of = np.arange(inputs) // (group or inputs)
+    w = (codes - zero.astype(float)[of]) * scale[of]
+    kernel = tf.constant(codes) if bits == 8 else keras.quantizers.pack_int4(tf.constant(codes), axis=-1)[0]
+    tiles, table = tfuse.pack_kernel(kernel, scale, tf.constant(zero), bits=bits, group=group or None)
+    x, bias = tf.cast(_float(rows, inputs), tf.bfloat16), tf.cast(_float(outputs), tf.bfloat16)
+    residual = tf.cast(_float(rows, outputs), tf.bfloat16)
+    wide = lambda t: tf.cast(t, tf.float64).numpy()
+    run = lambda **more: wide(tfuse.quantized_linear(x, tiles, table, bits=bits, group=group or None, order="tiles", **more))
+    want = wide(x) @ w
+    size = np.sqrt(np.mean(want**2))
+    assert np.sqrt(np.mean((run() - want) ** 2)) < 0.004 * size  # w and y are rounded to 8 bits
+    got, want = run(bias=bias, residual=residual, activation="relu"), np.maximum(want + wide(bias), 0) + wide(residual)
+    assert np.abs(got - want).max() < 0.03 * size + 0.01 * np.abs(want).max()
+    if _WGMMA:
+        assert tfuse.explain(last=1)[-1]["kernel"] == "many rows, tiles"
 
 
 def test_pack_kernel_rejects():

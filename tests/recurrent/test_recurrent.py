@@ -65,6 +65,8 @@ _OPTIONS = [
     {"stateful": True, "use_bias": False},
     {"activation": "relu", "recurrent_activation": "tanh", "unroll": True},
     {"return_sequences": True, "zero_output_for_mask": True, "dtype": "mixed_bfloat16"},
+    {"return_sequences": True, "reset_after": False},
+    {"use_bias": False, "reset_after": False, "go_backwards": True},
 ]
 
 
@@ -72,6 +74,8 @@ _OPTIONS = [
 @pytest.mark.parametrize("cell", LAYERS)
 def test_as_in_keras(device, cell, options):
     """With masks that have holes and sequences without steps, eagerly and compiled by XLA; weights are Keras's."""
+    if cell == "lstm" and "reset_after" in options:
+        pytest.skip("an option of the GRU")
     options = {"units": 6, "bias_initializer": "random_normal", **options}
     stock, ours = (layer(**options, use_cudnn=False) for layer in LAYERS[cell])
     x, mask = draw(4, 5, 3), tf.constant(np.random.default_rng(1).random([4, 5]) < [[0.6], [0.6], [0], [1]])
@@ -170,9 +174,10 @@ def test_jit_compile():
 
 @pytest.mark.parametrize("options", [{"recurrent_dropout": 0.4}, {"dropout": 0.4}, {"dropout": 0.4, "recurrent_dropout": 0.4}],
                          ids=lambda options: " ".join(options))
-@pytest.mark.parametrize("cell", LAYERS)
+@pytest.mark.parametrize("cell", [*LAYERS, "gru, reset before"])
 def test_dropout(device, cell, options):
     """Of inputs and of states, by the factors that Keras draws for all steps of a call."""
+    cell, options = cell.split(",")[0], {**options, **({"reset_after": False} if "," in cell else {})}
     stock, ours = (layer(6, return_sequences=True, seed=3, use_cudnn=False, **options) for layer in LAYERS[cell])
     x = draw(4, 5, 3)
     results = []
@@ -187,14 +192,10 @@ def test_dropout(device, cell, options):
         assert np.allclose(got, want, atol=1e-5)
 
 
-@pytest.mark.parametrize("options, why", [
-    ({"activation": "exponential"}, "exponential is not in the"), ({"reset_after": False}, "resets the state before"),
-], ids=lambda value: " ".join(value) if isinstance(value, dict) else "")
-def test_left_to_keras(options, why):
+def test_left_to_keras():
     with tfuse.enabled():
-        layer = keras.layers.GRU(3, **options)
-        layer(draw(2, 4, 3), training=True)
-        assert any(why in row["why"] for row in tfuse.explain())
+        keras.layers.GRU(3, activation="exponential")(draw(2, 4, 3), training=True)
+        assert any("exponential is not in the" in row["why"] for row in tfuse.explain())
 
 
 def test_other_cells_are_left_to_keras():
@@ -245,7 +246,7 @@ def test_what_is_timed_computes_what_its_rival_does(device, timed):
 _SIZES = [(512, 64, 6), (512, 1, 33), (1024, 8, 5), (96, 70, 7), (40, 3, 33)]
 
 
-@pytest.mark.parametrize("options", ["usual", "elu", "scaled"])
+@pytest.mark.parametrize("options", ["usual", "elu", "both", "scaled"])
 @pytest.mark.parametrize("gates, function", [(4, tfuse.lstm), (3, tfuse.gru)], ids=["lstm", "gru"])
 @pytest.mark.parametrize("units, batch, steps", _SIZES)
 def test_persistent(device, units, batch, steps, gates, function, options):
@@ -257,7 +258,8 @@ def test_persistent(device, units, batch, steps, gates, function, options):
 
     def run(dtype):
         x, kernel, recurrent_kernel, h, dy = (tf.cast(t, dtype) for t in inputs)
-        how = {"usual": {}, "elu": {"activation": "elu"}, "scaled": {"recurrent_scale": tf.cast(scale, dtype)}}[options]
+        how = {"usual": {}, "elu": {"activation": "elu"}, "both": {"activation": "sigmoid", "recurrent_activation": "tanh"},
+               "scaled": {"recurrent_scale": tf.cast(scale, dtype)}}[options]
         with tf.GradientTape() as tape:
             tape.watch([x, recurrent_kernel, h])
             y = function(x, kernel, recurrent_kernel, h=h, mask=mask, **how)[0]
@@ -266,15 +268,37 @@ def test_persistent(device, units, batch, steps, gates, function, options):
     got = run("float32")
     if "GPU" in device:
         ran = [row for row in tfuse.explain() if row["op"].startswith("Recurrence") and row["when"] == "ran"][-2:]
-        kernels = {row["op"]: row["kernel"] for row in ran}
-        assert "recurrence_persistent" in kernels["RecurrenceGrad"], ran
-        assert ("recurrence_persistent" in kernels["Recurrence"]) == (options != "scaled"), ran  # a loop over steps, in float32
+        assert all("recurrence_persistent" in row["kernel"] for row in ran) and len({row["op"] for row in ran}) == 2, ran
         for _ in range(10):
             assert all(np.array_equal(a, b) for a, b in zip(got, run("float32")))
     with tf.device("CPU:0"):
         want = run("float64")
     for a, b in zip(got, want):
         assert np.max(np.abs(a.numpy() - b.numpy())) < 3e-6 * np.max(np.abs(b))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("values", [[0, 1.25], [0.5, -0.25, 0, 2], [0]], ids=["dropout", "any", "zeros"])
+def test_persistent_with_scales(device, dtype, values):
+    """Those of dropout are bits in shared memory; others are read."""
+    rng = np.random.default_rng(3)
+    inputs = [draw(37, 6, 3), draw(3, 4 * 520, seed=1), draw(520, 4 * 520, seed=2) / 520 ** 0.5,
+              tf.constant(rng.choice(values, [37, 4 * 520]), tf.float32), draw(37, 6, 520, seed=5)]
+    inputs = [tf.cast(t, dtype) for t in inputs]
+
+    def run(dtype):
+        x, kernel, recurrent_kernel, scale, dy = (tf.cast(t, dtype) for t in inputs)
+        with tf.GradientTape() as tape:
+            tape.watch([x, recurrent_kernel])
+            y = tfuse.lstm(x, kernel, recurrent_kernel, recurrent_scale=scale)[0]
+        return [y, *tape.gradient(y, [x, recurrent_kernel], dy)]
+
+    got = run(dtype)
+    with tf.device("CPU:0"):
+        want = run("float64")
+    for a, b in zip(got, want):
+        bound = {"float32": 3e-6, "float16": 1e-2, "bfloat16": 6e-2}[dtype]
+        assert np.max(np.abs(tf.cast(a, "float64") - b)) < bound * max(np.max(np.abs(b)), 1e-3)
 
 
 def test_two_at_once(device):

@@ -11,6 +11,7 @@ enum { PAGE = 4, ROOM = 32, WORDS = 1000, ROW_PAGES = ROOM / PAGE, MOST_PAGES = 
 
 static int64_t cache[MOST_PAGES * PAGE];
 static int64_t words_read, most_rows;
+static int kinds; /* of steps that were made: a bit for each size of a chunk, and of rows with times */
 
 static int64_t mixed(int64_t state, int64_t word) { return (state * 31 + word + 7) % 1000003; }
 
@@ -29,6 +30,7 @@ static int32_t next_word(int64_t keys, const int64_t *extra) {
 static tfu_code read_words(void *of, int chunk, const int64_t *ints, const int64_t *table, int64_t length,
                            tfu_error *err) {
   (void)of;
+  kinds |= chunk == 2 ? 1 : 2;
   for (int i = 0; i < chunk; i++) {
     const int64_t word = ints[i], place = ints[chunk + i], position = ints[2 * chunk + i];
     if (place < 0) continue;
@@ -43,6 +45,7 @@ static tfu_code read_words(void *of, int chunk, const int64_t *ints, const int64
 static tfu_code decode(void *of, int rows, int times, const int64_t *ints, const float *floats, const int64_t *table,
                        int64_t *tokens, tfu_error *err) {
   (void)of;
+  kinds |= 4 << ((rows == 6) + 2 * (times == 4));
   for (int b = 0, there = 0; b < rows; b++) {
     int64_t length = ints[TFU_LENGTHS * rows + b], current = ints[TFU_CURRENT * rows + b];
     const int64_t limit = ints[TFU_LIMITS * rows + b], *pages = table + b * ROW_PAGES;
@@ -138,13 +141,15 @@ static int is_right(const client *c) {
   return 1;
 }
 
-static tfu_engine *engine_of(int64_t pages) {
+static tfu_engine *engine_with(const tfu_steps *wanted, int64_t pages) {
   tfu_engine *e;
   tfu_error err;
   words_read = most_rows = 0;
-  CHECK(tfu_engine_new(&steps, pages, &e, &err) == TFU_OK && tfu_engine_available(e) == pages);
+  CHECK(tfu_engine_new(wanted, pages, &e, &err) == TFU_OK && tfu_engine_available(e) == pages);
   return e;
 }
+
+static tfu_engine *engine_of(int64_t pages) { return engine_with(&steps, pages); }
 
 static void add(tfu_engine *e, client *c) {
   tfu_error err;
@@ -172,6 +177,20 @@ static void test_as_alone(void) {
   finish_all(e);
   for (int i = 0; i < N; i++) CHECK(c[i].ended && c[i].n == c[i].asked.new_tokens && is_right(&c[i]));
   CHECK(most_rows > 2 && most_rows <= 6 && tfu_engine_available(e) == 20);
+  tfu_engine_free(e);
+}
+
+static void test_warm_up(void) {
+  client c;
+  tfu_error err;
+  tfu_engine *e = engine_of(8);
+  kinds = 0;
+  CHECK(tfu_engine_warm_up(e, &err) == TFU_OK && kinds == 63);
+  CHECK(words_read == 0 && most_rows == 0 && tfu_engine_available(e) == 8);
+  ask(&c, 0, 10, 5);
+  add(e, &c);
+  finish_all(e);
+  CHECK(c.n == 5 && is_right(&c));
   tfu_engine_free(e);
 }
 
@@ -219,9 +238,8 @@ static void test_pages_that_stay(void) {
   tfu_engine_free(e);
 }
 
-/* Two read the same first page at a time, and one has the name: what the other has after it must lose its own when that
- * page gets other words, though it is in use. */
-static void test_a_page_whose_beginning_is_gone(void) {
+/* Two read the same first page at a time. They share it from then on, so that it stays while one of them uses it. */
+static void test_a_page_that_two_read(void) {
   client first, second, third, fourth;
   tfu_engine *e = engine_of(8);
   ask_pages(&first, "ab", 1);
@@ -230,7 +248,8 @@ static void test_a_page_whose_beginning_is_gone(void) {
   add(e, &second);
   tfu_engine_step(e);
   CHECK(first.ended && second.n == 4);
-  ask_pages(&third, "pqr", 1); /* r takes the place of a */
+  CHECK(tfu_engine_available(e) == 4); /* the other three are the second's own */
+  ask_pages(&third, "pqr", 1);
   add(e, &third);
   tfu_engine_step(e);
   CHECK(third.ended && !second.ended);
@@ -239,6 +258,30 @@ static void test_a_page_whose_beginning_is_gone(void) {
   finish_all(e);
   CHECK(is_right(&first) && is_right(&second) && is_right(&third) && fourth.n == 1 && is_right(&fourth));
   CHECK(tfu_engine_available(e) == 8);
+  tfu_engine_free(e);
+}
+
+/* Prompts of a few pages in any order. Steps read little, so pages are given away while prompts that begin like them
+ * are half read: whatever is shared, each gets what it would get alone. */
+static void test_any_order_of_pages(void) {
+  enum { N = 20000 };
+  static client c[N];
+  tfu_steps slow = steps;
+  slow.chunks[1] = 0;
+  tfu_engine *e = engine_with(&slow, 22);
+  for (int i = 0; i < N; i++) {
+    char pages[ROW_PAGES] = "";
+    const int64_t n = any(ROW_PAGES);
+    for (int64_t k = 0; k < n; k++) pages[k] = (char)('a' + any(2));
+    ask_pages(&c[i], pages, 1 + any(3));
+    add(e, &c[i]);
+    for (int64_t k = any(3); k > 0; k--) tfu_engine_step(e);
+  }
+  finish_all(e);
+  int wrong = 0;
+  for (int i = 0; i < N; i++) wrong += !c[i].ended || c[i].n != c[i].asked.new_tokens || !is_right(&c[i]);
+  CHECK_FOR(!wrong, "%d of %d are wrong", wrong, N);
+  CHECK(tfu_engine_available(e) == 22);
   tfu_engine_free(e);
 }
 
@@ -368,9 +411,11 @@ static void test_threads(void) {
 
 int main(void) {
   test_as_alone();
+  test_warm_up();
   test_a_common_beginning_is_read_once();
   test_pages_that_stay();
-  test_a_page_whose_beginning_is_gone();
+  test_a_page_that_two_read();
+  test_any_order_of_pages();
   test_stops_and_vanished();
   test_refused();
   test_failures();

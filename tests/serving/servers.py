@@ -8,11 +8,25 @@ import subprocess
 import sys
 import time
 
+import pytest
+import tensorflow as tf
+
 import tfuse
 from tfuse._core import _library
 from tfuse._tools import _serve
 
 NO_TRITON = "no Triton here: pip install nvidia-pytriton, or TFUSE_TRITON=/path/to/tritonserver"
+
+# Which kernel is fastest another process may find otherwise on a GPU, and another kernel gives other bits.
+os.environ.update(TFUSE_AUTOTUNE="0", TF_CUDNN_USE_AUTOTUNE="0")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def like_a_server():
+    """With TF32, as TensorFlow has it by default: a server is another process."""
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+    yield
+    tf.config.experimental.enable_tensor_float_32_execution(False)
 
 
 def free_port():
@@ -23,7 +37,9 @@ def free_port():
 
 def start(folder, *arguments):
     """What it writes is read from its stdout."""
-    environment = {**os.environ, "TFUSE_LIBRARY": _library.path, "PYTHONPATH": str(pathlib.Path(tfuse.__file__).parent.parent)}
+    home = str(pathlib.Path(tfuse.__file__).parent.parent)
+    path = os.pathsep.join([home, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    environment = {**os.environ, "TFUSE_LIBRARY": _library.path, "PYTHONPATH": path}
     return subprocess.Popen([sys.executable, "-m", "tfuse", "serve", str(folder), *map(str, arguments)], env=environment, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 

@@ -22,10 +22,9 @@ import servers
 import tfuse
 from conftest import GPUS, ROOT
 from infer import Client, Refused
-from servers import NO_TRITON, free_port, start
+from servers import NO_TRITON, free_port, like_a_server, start
 from tfuse._core import _library
 from tfuse._tools import _check, _config, _export, _model, _serve
-
 hub = pytest.importorskip("keras_hub")
 
 try:
@@ -133,7 +132,9 @@ def test_options(folder):
     """Threads, XLA and the CPU by name are heard: a wrong one would be an error of the session."""
     values = values_for(folder, "resnet_stock", 2)
     model = _model.Model(saved(folder, "resnet_stock"), device="CPU", inter_threads=2, intra_threads=2, xla=1)
-    (got,), (wanted,) = (list(results.values()) for results in (model.run(values), expected(folder, "resnet_stock", values)))
+    with tf.device("CPU"):
+        (wanted,) = expected(folder, "resnet_stock", values).values()
+    (got,) = model.run(values).values()
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
     model.close()
 
@@ -185,6 +186,25 @@ def test_the_example_in_c(folder, tmp_path, capsys):
     assert call("/nowhere").returncode == 1 and "No such file" in call("/nowhere").stderr
 
 
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
+def test_ops_that_are_linked_into_a_program(folder, tmp_path, capsys):
+    """As TensorFlow Serving has them: the archive, and no libtfuse.so."""
+    archive, tensorflow = pathlib.Path(_library.path).with_name("libtfuse.a"), _model.tensorflow_folder()
+    if not archive.exists():
+        pytest.skip("./run build //:libtfuse.a makes it")
+    _config.main([])
+    flags = capsys.readouterr().out.split()
+    environment = {name: value for name, value in os.environ.items() if name != "TFUSE_LIBRARY"}
+    for linked in (False, True):
+        ops = ["-Wl,--whole-archive", archive, "-Wl,--no-whole-archive", "-L" + tensorflow, "-l:libtensorflow_framework.so.2",
+               "-Wl,-rpath," + tensorflow, "-lm"]
+        subprocess.run(["cc", ROOT / "examples/serve.c", "-o", tmp_path / "serve", *flags, *ops * linked], check=True)
+        done = subprocess.run([tmp_path / "serve", saved(folder, "resnet")], env={**environment, "TFUSE_TENSORFLOW": tensorflow},
+                              capture_output=True, text=True)
+        assert done.returncode == 1 - linked, done.stderr
+        assert "1 × 4" in done.stdout if linked else "needs tfuse's ops" in done.stderr
+
+
 # ---- commands ----
 
 
@@ -208,9 +228,14 @@ def test_what_export_writes(folder, capsys):
 def test_check(folder, capsys):
     assert _check.main([str(saved(folder, "bert")), "--batches", "2", "--size", "16", "--seconds", "0.05"]) == 0
     said = capsys.readouterr().out
-    assert "are tfuse's: " in said and "Attention" in said and "batch 2: " in said and "in Python" in said
+    assert "are tfuse's: " in said and "Attention" in said and "batch 2: " in said and said.endswith(" ms, and the same bits\n")
     assert _check.main([str(folder / "resnet.keras"), "--stock", "--batches", "1", "--seconds", "0.01"]) == 0
     assert "of which 0 are tfuse's\n" in capsys.readouterr().out
+    assert _check.main([str(saved(folder, "strings")), "--batches", "2", "--seconds", "0.01"]) == 0
+    assert "the same bits" in capsys.readouterr().out
+    numbers, texts = np.float32([0.0, 1.0]), np.array([b"a", b"b"], object)
+    assert _check.same(numbers, numbers.copy()) and not _check.same(numbers, np.float32([-0.0, 1.0]))
+    assert _check.same(texts, texts.copy()) and not _check.same(texts, texts[::-1])
 
 
 STAND_IN = """#!%s

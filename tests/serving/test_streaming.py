@@ -14,6 +14,7 @@ import tensorflow as tf
 
 import tfuse
 from infer import Client
+from servers import like_a_server
 from tfuse._tools import _export, _model, _serve
 
 hub = pytest.importorskip("keras_hub")

@@ -42,7 +42,8 @@
   X(cuEventSynchronize)                          \
   X(cuEventElapsedTime)                          \
   X(cuEventDestroy_v2)                           \
-  X(cuStreamWaitEvent)
+  X(cuStreamWaitEvent)                           \
+  X(cuTensorMapEncodeTiled)
 /* Those that work can do without; NULL in a driver that has them not. cuCtx… are from CUDA 12.5, cuKernelGetParamInfo
  * from 12.4. */
 #define TFU_DRIVER_NEWER(X)      \

@@ -71,16 +71,18 @@ def _make_function(own, trainer, step_function):
     def on_data(data):
         return trainer.distribute_strategy.run(step_function, args=(data,))
 
-    def made(batch, signature):
-        """A function that makes a step on batch(*its arguments)."""
-        step = tf.function(on_data, reduce_retracing=True, jit_compile=trainer.jit_compile)
-
+    def made(batch, spec, signature):
+        """A function that makes a step on batch(*its arguments), of this spec."""
         @tf.autograph.experimental.do_not_convert
         def reported(*arguments):
             outputs = step(batch(*arguments))
             reports.report(outputs)
             return outputs
 
+        if trainer.jit_compile:  # inside of another function XLA's launches take half as long again
+            step = tf.function(on_data, input_signature=[spec], jit_compile=True)
+            return reported
+        step = tf.function(on_data, reduce_retracing=True)
         reported.__name__ = step_function.__name__  # for traces and profiles
         return tf.function(reported, input_signature=signature)
 
@@ -90,9 +92,10 @@ def _make_function(own, trainer, step_function):
         spec, device, given = feed.spec, feed.device, slot.given is not None
         key = device, repr(spec), given
         if key not in functions and given:
-            functions[key] = made(lambda *tensors: tf.nest.pack_sequence_as(spec, tensors), tf.nest.flatten(spec))
+            functions[key] = made(lambda *tensors: tf.nest.pack_sequence_as(spec, tensors), spec, tf.nest.flatten(spec))
         elif key not in functions:
-            functions[key] = made(lambda memory: _feed.unstaged(memory, spec, device), [tf.TensorSpec([None], tf.float32)])
+            functions[key] = made(lambda memory: _feed.unstaged(memory, spec, device), spec,
+                                  [tf.TensorSpec([None], tf.float32)])
         return reports.mark(functions[key](*(slot.given if given else [slot.memory])))
 
     def function(iterator):

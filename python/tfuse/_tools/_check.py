@@ -15,7 +15,8 @@ from tensorflow.python.framework import op_def_registry
 from tfuse._tools import _export, _model
 
 HELP = """Looks at a model as a server would run it: which of its ops are tfuse's, whether this machine has all of them, and how long a
-run takes, by the C API that the server uses and in Python. MODEL is a .keras file, a preset's folder or a SavedModel's."""
+run takes, by the C API that the server uses and in Python, from NumPy's arrays to NumPy's arrays, and whether their bits are the
+same. Inputs are random. MODEL is a .keras file, a preset's folder or a SavedModel's."""
 
 
 def ops_in(folder):
@@ -28,12 +29,19 @@ def ops_in(folder):
 
 
 def values(inputs, rows, size):
-    """Zeros for each input, with open sizes chosen: the first is that of the batch."""
-    made = {}
+    """Random numbers for each input, of which those of integers are 0 and 1, as ids of tokens and masks may all be; with open
+    sizes chosen: the first is that of the batch."""
+    made, generator = {}, np.random.default_rng(0)
     for name, spec in inputs.items():
         shape = [(rows if i == 0 else size) if n is None else n for i, n in enumerate(spec.shape.as_list() if spec.shape.rank else [])]
-        made[name] = np.full(shape, b"", object) if spec.dtype == tf.string else np.zeros(shape, spec.dtype.as_numpy_dtype)
+        numbers = generator.random(shape) if spec.dtype.is_floating else generator.integers(0, 2, shape)
+        made[name] = np.full(shape, b"", object) if spec.dtype == tf.string else numbers.astype(spec.dtype.as_numpy_dtype)
     return made
+
+
+def same(a, b):
+    """Whether arrays have the same bits, or the same strings."""
+    return a.tolist() == b.tolist() if a.dtype == object else a.tobytes() == b.tobytes()
 
 
 def timed(run, seconds):
@@ -62,11 +70,14 @@ def report(folder, batches, size, seconds, say=print):
     say("by TensorFlow %s, on %s" % (tf.__version__, "a GPU" if tf.config.list_physical_devices("GPU") else "the CPU"))
     for rows in batches:
         given = values(model.inputs, rows, size)
-        tensors = {name: tf.constant(value) for name, value in given.items()}
-        served, python = timed(lambda: model.run(given), seconds), timed(lambda: function(**tensors), seconds)
+        in_python = lambda: {name: value.numpy() for name, value in function(**{k: tf.constant(v) for k, v in given.items()}).items()}
+        outputs = in_python()
+        others = [name for name, value in model.run(given).items() if not same(value, outputs[name])]
+        served, python = timed(lambda: model.run(given), seconds), timed(in_python, seconds)
         at = lambda times, share: times[min(int(share * len(times)), len(times) - 1)]
-        say("batch %d: %.2f ms (99%% within %.2f), %.0f rows a second; in Python %.2f ms" % (
-            rows, at(served, 0.5), at(served, 0.99), 1e3 * rows / at(served, 0.5), at(python, 0.5)))
+        say("batch %d: %.2f ms (99%% within %.2f), %.0f rows a second; in Python %.2f ms, and %s" % (
+            rows, at(served, 0.5), at(served, 0.99), 1e3 * rows / at(served, 0.5), at(python, 0.5),
+            "other bits in " + ", ".join(others) if others else "the same bits"))
     model.close()
     return True
 

@@ -9,7 +9,7 @@ from tfuse.elementwise.scale_bias_act import PLAIN, plain_behind
 # ---- plain TensorFlow ----
 
 _UNROLLED = 64  # steps, at most
-_GATES = {"lstm": 4, "gru": 3}
+_GATES = {"lstm": 4, "gru": 3, "gru_reset_before": 3}
 
 
 def _loop(step, state, sequences, reverse=False):
@@ -73,6 +73,15 @@ def _kernel_back(before, dp, scale, gates):
     return tf.concat([tf.matmul(rows(before * s), rows(d), transpose_a=True) for s, d in parts], 1)
 
 
+def _first_two(t, like):
+    """Of a last axis of three gates; what is not given stays so."""
+    return t[..., :2 * like.shape[0]] if given(t) else t
+
+
+def _last(t, like):
+    return t[..., 2 * like.shape[0]:] if given(t) else t
+
+
 def _mask_of(mask, like):
     return (mask if given(mask) else tf.ones(tf.shape(like)[:2], tf.bool))[:, :, None]
 
@@ -86,6 +95,14 @@ def plain(gates, recurrent_kernel, bias, h, c, mask, scale, keep, cell="lstm", a
 
     def step(state, values):
         (h, c), (x, counts) = state, values
+        if cell == "gru_reset_before":
+            parts = [(f(recurrent_kernel, recurrent_kernel), f(scale, recurrent_kernel), f(bias, recurrent_kernel))
+                     for f in (_first_two, _last)]
+            sum_of = lambda h, part: _product(h, *part[:2]) + (part[2] if given(bias) else 0)
+            z, r = kept = tf.split(_first_two(x, recurrent_kernel) + sum_of(h, parts[0]), 2, 1)
+            g = _last(x, recurrent_kernel) + sum_of(gate(r) * h, parts[1])
+            h = tf.where(counts, gate(z) * h + (1 - gate(z)) * act(g), h)
+            return (h, c), [h, tf.concat([*kept, g], 1)]
         p = _product(h, recurrent_kernel, scale)
         p = p + bias if given(bias) else p
         if lstm:
@@ -111,7 +128,9 @@ def _plain_grad(dy, dlast, recurrent_kernel, h, c, mask, scale, y, kept, cell="l
     dy, dlast, recurrent_kernel, h, c, scale, y, kept = wide(dy, dlast, recurrent_kernel, h, c, scale, y, kept)
     before = tf.concat([first_state(h, dy, units)[:, None], y], 1)[:, :-1]
     c_before = tf.concat([first_state(c, dy, units)[:, None], kept[:, :, -units:]], 1)[:, :-1]
-    lstm = cell == "lstm"
+    lstm, reset_before = cell == "lstm", cell == "gru_reset_before"
+    first = [_first_two(t, recurrent_kernel) for t in (recurrent_kernel, scale)]
+    last = [_last(t, recurrent_kernel) for t in (recurrent_kernel, scale)]
 
     def step(state, values):
         (dh, dc), (dy, kept, h, c, counts) = state, values
@@ -123,6 +142,14 @@ def _plain_grad(dy, dlast, recurrent_kernel, h, c, mask, scale, y, kept, cell="l
                                      plain_behind(d * PLAIN[gate](i), g, act),
                                      plain_behind(dh * PLAIN[act](now), o, gate)], 1)
             dc, rest = tf.where(counts, d * PLAIN[gate](f), dc), tf.zeros_like(dh)
+        elif reset_before:
+            z, r, g = tf.split(kept, 3, 1)
+            dg = tf.where(counts, plain_behind(dh * (1 - PLAIN[gate](z)), g, act), tf.zeros_like(dh))
+            dreset = _product_back(dg, *last)
+            both = tf.concat([plain_behind(dh * (h - PLAIN[act](g)), z, gate), plain_behind(dreset * h, r, gate)], 1)
+            both = tf.where(counts, both, tf.zeros_like(both))
+            rest = tf.where(counts, dh * PLAIN[gate](z) + dreset * PLAIN[gate](r), dh)
+            return (rest + _product_back(both, *first), dc), [tf.concat([both, dg], 1)] * 2
         else:
             z, r, g, inner = tf.split(kept, 4, 1)
             dg = plain_behind(dh * (1 - PLAIN[gate](z)), g, act)
@@ -137,7 +164,7 @@ def _plain_grad(dy, dlast, recurrent_kernel, h, c, mask, scale, y, kept, cell="l
     (dh, dc), results = _loop(step, begin, [dy, kept, before, c_before, _mask_of(mask, dy)], reverse=True)
     dgates, dp, dh, dc = (tf.cast(t, dtype) for t in (*results, dh, dc))
     nothing = tf.zeros([0], dtype)
-    return (dgates, nothing, dh, dc) if lstm else (dgates, dp, dh, nothing)
+    return dgates, nothing if lstm or reset_before else dp, dh, dc if lstm else nothing
 
 
 # ---- the ops ----
@@ -157,7 +184,15 @@ def _gradient(node, dy, dlast, dkept):
     dgates, dproduct, dh, dc = _grad(dy, dlast, recurrent_kernel, h, c, mask, scale, y, kept, **how)
     dproduct = dproduct if given(dproduct) else dgates
     before = tf.concat([first_state(h, gates, tf.shape(recurrent_kernel)[0])[:, None], y], 1)[:, :-1]
-    dkernel = _kernel_back(before, dproduct, scale, _GATES[how["cell"]]) if node.wanted(1) else None
+    dkernel = None
+    if node.wanted(1) and how["cell"] == "gru_reset_before":
+        gate = PLAIN[how["recurrent_activation"]](wide(tf.split(kept, 3, 2)[1])[0])
+        reset = tf.where(_mask_of(mask, gates), tf.cast(gate * wide(before)[0], gates.dtype), tf.zeros([], gates.dtype))
+        parts = (before, _first_two, 2), (reset, _last, 1)
+        dkernel = tf.concat([_kernel_back(rows, f(dproduct, recurrent_kernel), f(scale, recurrent_kernel), n)
+                             for rows, f, n in parts], 1)
+    elif node.wanted(1):
+        dkernel = _kernel_back(before, dproduct, scale, _GATES[how["cell"]])
     dbias = tf.reduce_sum(dproduct, [0, 1]) if given(bias) else None
     return [dgates, dkernel, dbias, dh if given(h) else None, dc if given(c) else None, None, None, None]
 

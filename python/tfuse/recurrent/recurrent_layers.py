@@ -33,7 +33,6 @@ def why_not(layer, sequences, initial_state, mask, training=False):
         for activation in (cell.activation, cell.recurrent_activation):
             yield known_activation(activation)[1] is not None and "%s is not in the table of activations" % getattr(
                 activation, "__name__", activation)
-        yield not getattr(cell, "reset_after", True) and "reset_after=False resets the state before the product"
     yield sequences.shape.rank != 3 and "the input is not [batch, steps, features]"
     mask = one_mask(mask)
     yield mask is not None and len(mask.shape) != 2 and "the mask is not [batch, steps]"
@@ -74,7 +73,8 @@ def _over(cell, x, states, mask, training):
                "recurrent_scale": scale, "training": bool(training)}
     if _KINDS[type(cell).call] == "lstm":
         return lstm(x, kernel, recurrent_kernel, bias, *states, **options)
-    return gru(x, kernel, recurrent_kernel, *((None, None) if bias is None else tf.unstack(bias)), *states, **options)
+    biases = (bias, None) if bias is None or not cell.reset_after else tf.unstack(bias)
+    return gru(x, kernel, recurrent_kernel, *biases, *states, reset_after=cell.reset_after, **options)
 
 
 def _diagonal(blocks):
@@ -91,7 +91,7 @@ def _layer(stock, example):
     name = stock.__name__
     doc = """keras.layers.%s by tfuse.%s: same arguments, weights and results, with and without jit_compile.
 
-    reset_after=False and activations that are not in tfuse's table are left to Keras's own loop.
+    Activations that are not in tfuse's table are left to Keras's own loop.
 
     Example:
       layer = tfuse.%s(%s)

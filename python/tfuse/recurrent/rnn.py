@@ -53,7 +53,7 @@ def _over(op, x, kernel, recurrent_kernel, bias, recurrent_bias, h, c, mask, act
           recurrent_scale, training):
     x = tf.convert_to_tensor(x)
     if x.shape.rank not in (3, None):
-        raise ValueError("%s: x must be [batch, steps, features], got shape %s" % (op, x.shape))
+        raise ValueError("%s: x must be [batch, steps, features], got shape %s" % (op.split("_")[0], x.shape))
     if mask is not None:
         mask = tf.cast(mask, tf.bool)
     if reverse:
@@ -61,7 +61,7 @@ def _over(op, x, kernel, recurrent_kernel, bias, recurrent_bias, h, c, mask, act
     keep = mark(x.dtype) if may_record(training) else None
     names = activation_name(activation), activation_name(recurrent_activation)
     how = {"cell": op, "tf32": tf.config.experimental.tensor_float_32_execution_enabled()}
-    own = mask is not None or recurrent_scale is not None
+    own = mask is not None or recurrent_scale is not None or op not in ("lstm", "gru")
     if _library.without_gpu() or own or names != ("tanh", "sigmoid"):
         gates = linear(x, kernel, bias, None, None, training)
         y, last, _ = recurrence(gates, recurrent_kernel, recurrent_bias, h, c, mask, recurrent_scale, keep, activation=names[0],
@@ -115,8 +115,8 @@ def lstm(x, kernel, recurrent_kernel, bias=None, h=None, c=None, mask=None, acti
 
 @composite
 def gru(x, kernel, recurrent_kernel, bias=None, recurrent_bias=None, h=None, mask=None, activation="tanh",
-        recurrent_activation="sigmoid", reverse=False, recurrent_scale=None, training=None):
-    """Returns all states h of a GRU, and the last one: what keras.layers.GRU computes with reset_after=True, and its weights.
+        recurrent_activation="sigmoid", reverse=False, recurrent_scale=None, reset_after=True, training=None):
+    """Returns all states h of a GRU, and the last one: what keras.layers.GRU computes, with its weights.
 
     Args:
       x: float tensor, [batch, steps, features].
@@ -126,6 +126,7 @@ def gru(x, kernel, recurrent_kernel, bias=None, recurrent_bias=None, h=None, mas
       recurrent_bias: [3 * units], or None; added to h . recurrent_kernel, before the candidate's part is reset.
       h: the first state, [batch, units], or None for zeros.
       mask, activation, recurrent_activation, reverse, training: as in tfuse.lstm, and recurrent_scale, of 3 * units.
+      reset_after: whether the candidate's part of h . recurrent_kernel is reset, or, where it is False, h before this product.
 
     Returns:
       y: [batch, steps, units], the state after each step.
@@ -135,5 +136,5 @@ def gru(x, kernel, recurrent_kernel, bias=None, recurrent_bias=None, h=None, mas
       x, kernel, recurrent_kernel = tf.random.normal([8, 20, 32]), tf.random.normal([32, 48]), tf.random.normal([16, 48])
       y, h = tfuse.gru(x, kernel, recurrent_kernel)
     """
-    return _over("gru", x, kernel, recurrent_kernel, bias, recurrent_bias, h, None, mask, activation, recurrent_activation,
-                 reverse, recurrent_scale, training)[:2]
+    return _over("gru" if reset_after else "gru_reset_before", x, kernel, recurrent_kernel, bias, recurrent_bias, h, None, mask,
+                 activation, recurrent_activation, reverse, recurrent_scale, training)[:2]

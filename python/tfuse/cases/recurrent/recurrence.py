@@ -25,9 +25,26 @@ def _reversing(f):
 
 # ---- stock TensorFlow, step by step ----
 
+_UNROLLED = 64  # steps, at most; a loop has more, as in Keras's layers
 
-def _kept(mask, t, new, old):
-    return new if mask is None else tf.where(mask[:, t, None], new, old)
+
+def _over_steps(step, states, gates, mask):
+    """All the first states and the last of all, where step(states, gates) gives those after a step."""
+    def masked(states, values):
+        after = step(states, values[0])
+        return after if mask is None else [tf.where(values[1][:, None], new, old) for new, old in zip(after, states)]
+
+    sequences = [gates] if mask is None else [gates, mask]
+    if gates.shape[1] > _UNROLLED:
+        by_step = [tf.transpose(s, [1, 0, *range(2, s.shape.rank)]) for s in sequences]
+        every = tf.scan(masked, by_step, states)
+        return [tf.transpose(every[0], [1, 0, 2]), *(s[-1] for s in every)]
+    y = []
+    for t in range(gates.shape[1]):
+        states = masked(states, [s[:, t] for s in sequences])
+        y.append(states[0])
+    return [tf.stack(y, 1) if y else tf.zeros([*states[0].shape[:1], 0, *states[0].shape[1:]], gates.dtype),
+            *(tf.identity(s) for s in states)]
 
 
 def _product(h, recurrent_kernel, scale, gates):
@@ -41,34 +58,38 @@ def _product(h, recurrent_kernel, scale, gates):
 @_reversing
 def stock_lstm(x, kernel, recurrent_kernel, bias, h, c, mask=None, recurrent_scale=None, activation="tanh",
                recurrent_activation="sigmoid"):
-    act, gate, gates, y = PLAIN[activation], PLAIN[recurrent_activation], tf.tensordot(x, kernel, 1), []
-    for t in range(x.shape[1]):
-        i, f, g, o = tf.split(gates[:, t] + _product(h, recurrent_kernel, recurrent_scale, 4) + bias, 4, 1)
-        after = gate(f) * c + gate(i) * act(g)
-        h, c = _kept(mask, t, gate(o) * act(after), h), _kept(mask, t, after, c)
-        y.append(h)
-    return [tf.stack(y, 1) if y else tf.zeros([x.shape[0], 0, h.shape[1]], x.dtype), tf.identity(h), tf.identity(c)]
+    act, gate = PLAIN[activation], PLAIN[recurrent_activation]
+
+    def step(states, gates):
+        h, c = states
+        i, f, g, o = tf.split(gates + _product(h, recurrent_kernel, recurrent_scale, 4) + bias, 4, 1)
+        c = gate(f) * c + gate(i) * act(g)
+        return [gate(o) * act(c), c]
+
+    return _over_steps(step, [h, c], tf.tensordot(x, kernel, 1), mask)
 
 
 @_reversing
 def stock_gru(x, kernel, recurrent_kernel, bias, recurrent_bias, h, mask=None, recurrent_scale=None, activation="tanh",
-              recurrent_activation="sigmoid"):
-    act, gate, gates, y = PLAIN[activation], PLAIN[recurrent_activation], tf.tensordot(x, kernel, 1) + bias, []
-    for t in range(x.shape[1]):
-        (xz, xr, xg) = tf.split(gates[:, t], 3, 1)
-        p = _product(h, recurrent_kernel, recurrent_scale, 3) + recurrent_bias
-        (pz, pr, pg) = tf.split(p, 3, 1)
-        z = gate(xz + pz)
-        h = _kept(mask, t, z * h + (1 - z) * act(xg + gate(xr + pr) * pg), h)
-        y.append(h)
-    return [tf.stack(y, 1) if y else tf.zeros([x.shape[0], 0, h.shape[1]], x.dtype), tf.identity(h)]
+              recurrent_activation="sigmoid", reset_after=True):
+    act, gate = PLAIN[activation], PLAIN[recurrent_activation]
+    product = lambda h: tf.split(_product(h, recurrent_kernel, recurrent_scale, 3) + recurrent_bias, 3, 1)
+
+    def step(states, gates):
+        (h,), (xz, xr, xg) = states, tf.split(gates, 3, 1)
+        (pz, pr, pg) = product(h)
+        z, r = gate(xz + pz), gate(xr + pr)
+        return [z * h + (1 - z) * act(xg + (r * pg if reset_after else product(r * h)[2]))]
+
+    return _over_steps(step, [h], tf.tensordot(x, kernel, 1) + bias, mask)
 
 
 # ---- float64 ----
 
 
 class _Cell:
-    """The formulas of a cell, and what is kept of each step on the way."""
+    """The formulas of a cell, and what is kept of each step on the way. product(h) is that with the recurrent kernel, and
+    through(d, gate) what d gives to h through a gate's part of it; THROUGH gates are left to be gone through behind back()."""
 
     def __init__(self, activation="tanh", recurrent_activation="sigmoid"):
         self.act = lambda v: np.asarray(activated(v, activation))
@@ -77,15 +98,20 @@ class _Cell:
         self.gate_back = lambda d, v: np.asarray(slopes(d, v, recurrent_activation))
 
 
-class Lstm(_Cell):
-    PARTS = 4
+    def own(self, kept, gate, h):
+        """The h that a gate's product is of."""
+        return h
 
-    def step(self, gates, p, h, c):
-        i, f, g, o = parts = np.split(gates + p, 4, 1)
+
+class Lstm(_Cell):
+    PARTS = THROUGH = 4
+
+    def step(self, gates, product, h, c):
+        i, f, g, o = parts = np.split(gates + product(h), 4, 1)
         after = self.gate(f) * c + self.gate(i) * self.act(g)
         return self.gate(o) * self.act(after), after, (*parts, c, after)
 
-    def back(self, kept, dh, dc):
+    def back(self, kept, dh, dc, through):
         """Gradients of gates, of p, of h beside p, and of c."""
         i, f, g, o, c, after = kept
         d = dc + self.act_back(dh * self.gate(o), after)
@@ -95,19 +121,39 @@ class Lstm(_Cell):
 
 
 class Gru(_Cell):
-    PARTS = 3
+    PARTS = THROUGH = 3
 
-    def step(self, gates, p, h, c):
-        (xz, xr, xg), (pz, pr, pg) = np.split(gates, 3, 1), np.split(p, 3, 1)
+    def step(self, gates, product, h, c):
+        (xz, xr, xg), (pz, pr, pg) = np.split(gates, 3, 1), np.split(product(h), 3, 1)
         z, r = xz + pz, xr + pr
         g = xg + self.gate(r) * pg
         return self.gate(z) * h + (1 - self.gate(z)) * self.act(g), c, (z, r, g, pg, h)
 
-    def back(self, kept, dh, dc):
+    def back(self, kept, dh, dc, through):
         z, r, g, pg, h = kept
         dg = self.act_back(dh * (1 - self.gate(z)), g)
         both = [self.gate_back(dh * (h - self.act(g)), z), self.gate_back(dg * pg, r)]
         return np.concatenate([*both, dg], 1), np.concatenate([*both, dg * self.gate(r)], 1), dh * self.gate(z), dc
+
+
+class GruResetBefore(_Cell):
+    PARTS, THROUGH = 3, 2
+
+    def step(self, gates, product, h, c):
+        (xz, xr, xg), (pz, pr, _) = np.split(gates, 3, 1), np.split(product(h), 3, 1)
+        z, r = xz + pz, xr + pr
+        g = xg + np.split(product(self.gate(r) * h), 3, 1)[2]
+        return self.gate(z) * h + (1 - self.gate(z)) * self.act(g), c, (z, r, g, h)
+
+    def own(self, kept, gate, h):
+        return self.gate(kept[1]) * h if gate == 2 else h
+
+    def back(self, kept, dh, dc, through):
+        z, r, g, h = kept
+        dg = self.act_back(dh * (1 - self.gate(z)), g)
+        dreset = through(dg, 2)
+        dp = np.concatenate([self.gate_back(dh * (h - self.act(g)), z), self.gate_back(dreset * h, r), dg], 1)
+        return dp, dp, dh * self.gate(z) + dreset * self.gate(r), dc
 
 
 def _by_gates(f, gates, scale, *tensors):
@@ -122,8 +168,9 @@ def _forward(cell, gates, recurrent_kernel, recurrent_bias, h, c, mask, scale):
     y, kept = np.zeros([*gates.shape[:2], h.shape[1]]), []
     for t in range(gates.shape[1]):
         counts = np.True_ if mask is None else mask[:, t, None]
-        p = np.concatenate(_by_gates(lambda s, w: (h * s) @ w, cell.PARTS, scale, recurrent_kernel), 1)
-        new, after, some = cell.step(gates[:, t], p + recurrent_bias, h, c)
+        product = lambda h: recurrent_bias + np.concatenate(
+            _by_gates(lambda s, w: (h * s) @ w, cell.PARTS, scale, recurrent_kernel), 1)
+        new, after, some = cell.step(gates[:, t], product, h, c)
         kept.append((h, counts, some))
         y[:, t] = h = np.where(counts, new, h)
         c = np.where(counts, after, c)
@@ -133,40 +180,47 @@ def _forward(cell, gates, recurrent_kernel, recurrent_bias, h, c, mask, scale):
 def _backward(cell, x, kernel, recurrent_kernel, kept, dy, dh, dc, scale):
     """Gradients of x, kernel, recurrent_kernel, bias, recurrent_bias, and of the first states."""
     dgates = np.zeros([*x.shape[:2], kernel.shape[1]])
-    dproduct, before = np.zeros_like(dgates), np.zeros([*x.shape[:2], recurrent_kernel.shape[0]])
+    dproduct, before = np.zeros_like(dgates), np.zeros([cell.PARTS, *x.shape[:2], recurrent_kernel.shape[0]])
+    parts = _by_gates(lambda s, w: (s, w), cell.PARTS, scale, recurrent_kernel)
+    through = lambda d, gate: parts[gate][0] * (d @ parts[gate][1].T)
     for t in range(x.shape[1])[::-1]:
-        before[:, t], counts, some = kept[t]
+        h, counts, some = kept[t]
+        before[:, :, t] = [cell.own(some, gate, h) for gate in range(cell.PARTS)]
         dh = dh + dy[:, t]
-        now, dp, rest, dc_before = cell.back(some, dh, dc)
+        now, dp, rest, dc_before = cell.back(some, dh, dc, through)
         dgates[:, t], dproduct[:, t] = np.where(counts, now, 0), np.where(counts, dp, 0)
-        through = sum(_by_gates(lambda s, d, w: s * (d @ w.T), cell.PARTS, scale, dproduct[:, t], recurrent_kernel))
-        dh, dc = np.where(counts, rest, dh) + through, np.where(counts, dc_before, dc)
+        gone = sum(through(d, gate) for gate, d in enumerate(np.split(dproduct[:, t], cell.PARTS, 1)[:cell.THROUGH]))
+        dh, dc = np.where(counts, rest, dh) + gone, np.where(counts, dc_before, dc)
     summed = lambda a, b: sums(lambda a, b: rows(a).T @ rows(b), a, b)
     steps = lambda s: s if np.ndim(s) == 0 else s[:, None]
-    drecurrent = _by_gates(lambda s, d: summed(before * steps(s), d), cell.PARTS, scale, dproduct)
+    drecurrent = [summed(h * steps(s), d) for h, (s, d) in zip(
+        before, _by_gates(lambda s, d: (s, d), cell.PARTS, scale, dproduct))]
     joined = of_terms(np.concatenate(drecurrent, 1), np.concatenate([squares(d) for d in drecurrent], 1))
     return [sums(np.matmul, dgates, kernel.T), summed(x, dgates), joined,
             sums(lambda d: d.sum((0, 1)), dgates), sums(lambda d: d.sum((0, 1)), dproduct), dh, dc]
 
 
 def _reference(cell):
-    def reference(x, kernel, recurrent_kernel, bias, other, h, mask=None, recurrent_scale=None, reverse=False, **activations):
+    def how(reset_after=True, **activations):
+        return (cell if reset_after else GruResetBefore)(**activations)
+
+    def reference(x, kernel, recurrent_kernel, bias, other, h, mask=None, recurrent_scale=None, reverse=False, **options):
         lstm = cell is Lstm
         first, c, recurrent_bias = (other, h, 0) if lstm else (h, 0, other)
         turned = lambda t: t if t is None or not reverse else t[:, ::-1]
-        y, h, c, _ = _forward(cell(**activations), turned(x) @ kernel + bias, recurrent_kernel, recurrent_bias, first, c,
+        y, h, c, _ = _forward(how(**options), turned(x) @ kernel + bias, recurrent_kernel, recurrent_bias, first, c,
                               turned(mask), recurrent_scale)
         return [turned(y), h, c] if lstm else [turned(y), h]
 
     def gradient(dy, x, kernel, recurrent_kernel, bias, other, h, mask=None, recurrent_scale=None, reverse=False,
-                 **activations):
+                 **options):
         lstm = cell is Lstm
         first, c, recurrent_bias = (other, h, 0) if lstm else (h, 0, other)
         turned = lambda t: t if t is None or not reverse else t[:, ::-1]
-        how, x, mask = cell(**activations), turned(x), turned(mask)
-        kept = _forward(how, x @ kernel + bias, recurrent_kernel, recurrent_bias, first, c, mask, recurrent_scale)[3]
+        own, x, mask = how(**options), turned(x), turned(mask)
+        kept = _forward(own, x @ kernel + bias, recurrent_kernel, recurrent_bias, first, c, mask, recurrent_scale)[3]
         dx, dkernel, drecurrent, dbias, dother, dh, dc = _backward(
-            how, x, kernel, recurrent_kernel, kept, turned(dy[0]), dy[1], dy[2] if lstm else 0, recurrent_scale)
+            own, x, kernel, recurrent_kernel, kept, turned(dy[0]), dy[1], dy[2] if lstm else 0, recurrent_scale)
         return [turned(dx), dkernel, drecurrent, dbias, *([dh, dc] if lstm else [dother, dh])]
 
     return reference, gradient
@@ -226,7 +280,7 @@ CASES = [
         refusing(tfuse.lstm, x=ones(2, 4, 3), kernel=ones(3, 20), recurrent_kernel=ones(5, 20))(
             "c must have the shape of .batch, units., .2, 5., got .3, 5.", c=ones(3, 5))]),
     case("gru", tfuse.gru, stock_gru, Gru, {**GRU_INPUTS, "recurrent_scale": scale(3)}, ["h"],
-         [{}, {"activation": "silu"}], rejects=[
+         [{}, {"activation": "silu"}, {"reset_after": False}, {"reset_after": False, "activation": "elu", "reverse": True}], rejects=[
         *_rejects("gru", tfuse.gru, 3),
         refusing(tfuse.gru, x=ones(2, 4, 3), kernel=ones(3, 15), recurrent_kernel=ones(5, 15))(
             "bias must be a vector with one value per column of recurrent_kernel .5, 15., got shape .14.",
