@@ -150,6 +150,7 @@ typedef tfu_code tfu_lists_fn(tfu_lists *lists, const tfu_value *attr, tfu_error
 /* Reads in and attr, writes out. Owns nothing, so it may return anywhere. Never called when all outputs are empty. */
 typedef tfu_code tfu_compute_fn(tfu_call *call);
 /* Bytes of scratch that a call will want. It has no memory yet, and sizes may be unknown. */
+#define TFU_NO_ROOM ((size_t)-1)
 typedef size_t tfu_room_fn(const tfu_call *call);
 
 typedef struct tfu_op {
@@ -165,7 +166,9 @@ typedef struct tfu_op {
   /* XLA may capture the op into a CUDA graph, with `room` bytes of scratch: docs/design.md#cuda-graphs. */
   int capturable;
   size_t room;
-  tfu_room_fn *more_room; /* NULL, or what some tensors want beside that */
+  /* NULL, or what some tensors want beside that. TFU_NO_ROOM: their sizes are not known yet, and the kernel cannot do
+   * without; such a call is not captured. */
+  tfu_room_fn *more_room;
   int stateful; /* more than a function of its inputs: TensorFlow neither runs it ahead of time nor leaves out a second
                    one */
   /* NULL, or completes the attributes that a node or an eager call of TensorFlow has, before each run. */

@@ -54,7 +54,7 @@ TFU_EXPORT const char *tfu_row_shapes(const char *stem, const tfu_spec *in, cons
   return code == TFU_OK ? "" : err.text;
 }
 
-/* Bytes of scratch beside the row's `room`; 0 where it asks for none. For ops without lists. */
+/* Bytes of scratch beside the row's `room`; 0 where it asks for none, -1 for TFU_NO_ROOM. For ops without lists. */
 TFU_EXPORT int64_t tfu_row_more_room(const char *stem, const tfu_spec *in, const char *const *attrs,
                                      const tfu_spec *out) {
   tfu_error err;

@@ -177,9 +177,10 @@ static size_t more_room(const tfu_call *call) {
   tfu_error err;
   int64_t inputs, outputs;
   for (int i = 0; i < TFU_MAX_ARGS; i++) in[i] = call->in[i].shape;
-  if (x->rank < 1 || tfu_count(x) < 0 || read_sizes(in, call->attr, &inputs, &outputs, &err) || inputs <= 0 ||
-      outputs <= 0)
-    return 0;
+  if (x->rank < 1 || tfu_count(x) < 0 || read_sizes(in, call->attr, &inputs, &outputs, &err) || inputs < 0 ||
+      outputs < 0)
+    return TFU_NO_ROOM;
+  if (!inputs || !outputs) return 0;
   return tfu_quant_room(tfu_count(x) / inputs, inputs, outputs, tfu_dtype_size(call->in[TFU_QUANT_X].dtype),
                         call->attr[TFU_QUANT_ROWS].b);
 }

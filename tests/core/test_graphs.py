@@ -60,6 +60,23 @@ CALLS = {
 }
 
 
+@pytest.mark.parametrize("name, call", {
+    "quantized": lambda x: tfuse.quantized_linear(x, tf.ones([64, 32], tf.int8), tf.ones([32]), quantize_rows=True),
+    "float8": lambda x: tfuse.quantized_linear(x, *tfuse.float8_kernel(tf.ones([64, 32])), float8=True, order="columns",
+                                               quantize_rows=True),
+}.items(), ids=lambda of: of if isinstance(of, str) else "")
+def test_what_wants_room_for_unknown_sizes_is_not_captured(monkeypatch, name, call):
+    """Its memory would have to come while XLA captures, when there is none to be had."""
+    skip_broken_xla()
+    if _library.xla_status():
+        pytest.skip(_library.xla_status())
+    monkeypatch.setenv("TFUSE_GRAPHS", "1")
+    for rows in 6, None:
+        graph = tf.function(call, autograph=False, jit_compile=True,
+                            input_signature=[tf.TensorSpec([rows, 64], tf.float32)]).get_concrete_function().graph
+        assert "tfuse." in str(graph.as_graph_def()) and (".captured" in str(graph.as_graph_def())) == (rows == 6)
+
+
 @pytest.mark.parametrize("sizes", [[6, 64], [None, 64]], ids=["known", "unknown"])
 @pytest.mark.parametrize("name", sorted(CALLS))
 def test_room_is_nobodys_result(monkeypatch, name, sizes):

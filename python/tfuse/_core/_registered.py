@@ -35,8 +35,11 @@ class Registered:
         scratch a call that has some wants beside."""
         _explain.note(self.name, "XLA custom call", "traced inside jit_compile=True", inputs)
         target, room = _library.xla_target(self.stem)
+        more = more_room() if room else 0
+        if more < 0:
+            target, room, more = "tfuse." + self.stem, 0, 0
         call = functools.partial(_xla.custom_call, target, specs=specs, dims=dims, attributes=attributes, aliases=aliases,
-                                 room=room + more_room() if room else 0)
+                                 room=room + more)
         return _xla.differentiable(call, gradient, inputs) if gradient else call(inputs)
 
 

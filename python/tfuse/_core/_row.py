@@ -33,7 +33,8 @@ def shapes(stem, inputs, attributes, outputs):
 
 
 def more_room(stem, inputs, attributes, outputs):
-    """Bytes of scratch that a captured call with such outputs wants beside what all of this op have."""
+    """Bytes of scratch that a captured call with such outputs wants beside what all of this op have; -1 where that is not known,
+    and the call must not be captured."""
     return _library.library.tfu_row_more_room(stem.encode(), specs(inputs), _texts(attributes), specs(outputs))
 
 
