@@ -25,7 +25,7 @@ struct epilogue {
 /* A float of MIDDLE and a whole number has that number in its last bits. */
 constexpr float MIDDLE = 12582912; /* 1.5 * 2^23 */
 
-/* Byte i of a word of int8, by an addition: to convert it takes eight times as long. */
+/* Byte i of a word of int8, by an addition. */
 __device__ inline float number_of_byte(unsigned word, int i) {
   return __uint_as_float(__byte_perm(word ^ 0x80808080u, 0x4b000000u, 0x7440 + i)) - (8388608 + 128);
 }
