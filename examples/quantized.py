@@ -69,7 +69,7 @@ def measure(options):
         for row, found, why in finished({"keras": HERE / SCRIPTS[what]}, jobs, options.limit) if jobs else ():
             row = {**row, **when, **({"failed": why} if why else kept(what, found))}
             record["rows"] = [other for other in record["rows"] if not is_same(other, row)] + [row]
-            keep(path, json.dumps(record) + "\n")
+            keep(path, json.dumps(record, indent=1) + "\n")
             print({**row, "losses": row["losses"][-1]} if "losses" in row else row, flush=True)
     return record
 
