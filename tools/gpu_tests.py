@@ -10,8 +10,10 @@ unless all have run and passed.
 """
 import argparse
 import collections
+import contextlib
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -45,7 +47,14 @@ def start(job, folder):
     command = [sys.executable, ROOT / "tools" / "pytest_main.py", job.path, "-q", "-k", job.expression]
     with open(folder / "log", "w") as log:
         return subprocess.Popen(command, env={"TF_FORCE_GPU_ALLOW_GROWTH": "true", **os.environ, **own}, cwd=ROOT, stdout=log,
-                                stderr=subprocess.STDOUT)
+                                stderr=subprocess.STDOUT, start_new_session=True)
+
+
+def stop(process):
+    """Ends it, and what it has started: a program or a server that stays would keep the GPU's memory from all tests after it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def ended(job, process, folder, count):
@@ -80,10 +89,9 @@ def main():
                 running[start(job, folder)] = job, folder, time.monotonic()
             time.sleep(0.2)
             for process in list(running):
-                if late:
-                    process.kill()
-                if process.poll() is None:
+                if process.poll() is None and not late:
                     continue
+                stop(process)
                 job, folder, since = running.pop(process)
                 bad += ended(job, process, folder, count)
                 took.append((time.monotonic() - since, job.path.stem, job.part + 1))
