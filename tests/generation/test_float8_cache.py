@@ -38,8 +38,7 @@ def check(got, x, dtype, **options):
     if tf.as_dtype(dtype).size == 2:
         assert error(got) <= max(2 * error(naive), 1e-13)
     else:
-        # In float64 as well, half a unit of an angle of a thousand is 1e-13.
-        assert cases.error(got, numbers(want)) <= max(cases.allowed(naive, numbers(want), dtype), 1e-13)
+        assert cases.error(got, numbers(want)) <= cases.allowed(naive, numbers(want), dtype)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
