@@ -46,11 +46,13 @@ def given(lengths, heads, key_heads, dim, page, dtype, rope=True, seed=3, ended=
                             *(tf.constant(x, "int64") for x in (places, positions, table, lengths))]))
 
 
-def rotated(x, positions, base=10000.0, rotary=0, rope_scale=1.0, frequencies=None):
-    rotary = rotary or x.shape[-1]
-    frequencies = base**(-2 * np.arange(rotary // 2) / rotary) if frequencies is None else np.array(frequencies, "float32")
-    angles = positions.numpy()[:, None, None] * rope_scale * frequencies
-    s, c = (tf.cast(tf.constant(f(angles)), x.dtype) for f in (np.sin, np.cos))
+def rotated(x, positions, base=10000.0, rotary=0, rope_scale=1.0, frequencies=None, angles="float64"):
+    """Angles are of that type: one of 999 is off by 1e-13 in float64, and so are its sine and cosine, in any order of steps."""
+    rotary, real = rotary or x.shape[-1], np.dtype(angles).type
+    frequencies = real(base)**(-2 * np.arange(rotary // 2).astype(real) / rotary) if frequencies is None else np.array(
+        frequencies, "float32")
+    angles = positions.numpy()[:, None, None] * real(rope_scale) * frequencies
+    s, c = (tf.cast(tf.constant(f(angles).astype("float64")), x.dtype) for f in (np.sin, np.cos))
     p, q, rest = tf.split(x, [rotary // 2, rotary // 2, x.shape[-1] - rotary], -1)
     return tf.concat([p * c - q * s, q * c + p * s, rest], -1)
 
@@ -74,6 +76,11 @@ def composed(dtype, x, scale=1.0, left=-1, soft_cap=0.0, **rope):
     return tf.stack(found), key
 
 
+def truth(x, **options):
+    """What composed() gives in float64, of angles that are more exact than that."""
+    return composed("float64", x, angles="longdouble", **options)
+
+
 def numbers(x):
     return tf.cast(x, "float64").numpy()
 
@@ -87,7 +94,7 @@ def typical(x, dtype, **options):
     found = []
     for n in (1, 2, 3, 5):
         other = {**x, "query": tf.roll(x["query"], n, -1)}
-        (want, _), (naive, _) = (composed(t, other, **options) for t in ("float64", dtype))
+        (want, _), (naive, _) = truth(other, **options), composed(dtype, other, **options)
         found.append(cases.error(naive, numbers(want)))
     return max(found)
 
@@ -96,8 +103,8 @@ def check(x, dtype, **options):
     """Against float64: the error is at most twice that of TensorFlow's ops in the same dtype. Of 16 bits the root mean square
     counts: the largest of thousands of roundings is luck. The cache has the new rows."""
     new_keys, new_values, y = op(*x.values(), **options)
-    (want, key), (naive, naive_key) = (composed(t, x, **options) for t in ("float64", dtype))
-    error = lambda got, truth: np.sqrt(np.mean(np.square(numbers(got) - numbers(truth))))
+    (want, key), (naive, naive_key) = truth(x, **options), composed(dtype, x, **options)
+    error = lambda got, want: np.sqrt(np.mean(np.square(numbers(got) - numbers(want))))
     assert np.isfinite(numbers(y)).all()
     if tf.as_dtype(dtype).size == 2:
         assert error(y, want) <= max(2 * error(naive, want), 1e-13)
@@ -105,12 +112,12 @@ def check(x, dtype, **options):
         most, found = cases.allowed(naive, numbers(want), dtype), cases.error(y, numbers(want))
         assert found <= most or found <= 2 * typical(x, dtype, **options)
     places = x["places"].numpy()
-    for old, new, row, truth, other in ((x["keys"], new_keys, x["key"], key, naive_key),
+    for old, new, row, exact, other in ((x["keys"], new_keys, x["key"], key, naive_key),
                                         (x["values"], new_values, x["value"], x["value"], x["value"])):
         was, found = (bits(t).reshape(-1, *row.shape[1:]).copy() for t in (old, new))
         rows = tf.reshape(new, [-1, *row.shape[1:]]).numpy()[places[places >= 0]]
-        assert error(rows, tf.boolean_mask(truth, places >= 0)) <= max(
-            2 * error(tf.boolean_mask(other, places >= 0), tf.boolean_mask(truth, places >= 0)), 1e-13)
+        assert error(rows, tf.boolean_mask(exact, places >= 0)) <= max(
+            2 * error(tf.boolean_mask(other, places >= 0), tf.boolean_mask(exact, places >= 0)), 1e-13)
         was[places[places >= 0]] = found[places[places >= 0]]
         np.testing.assert_array_equal(found, was)
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import tfuse
 from generating import model, prompts
-from test_decode_attention import ENDED, FLOATS, LENGTHS, composed, given, is_served, last_kernel, numbers, op, rotated
+from test_decode_attention import ENDED, FLOATS, LENGTHS, composed, given, is_served, last_kernel, numbers, op, rotated, truth
 from tfuse import cases
 from tfuse._core import _library
 from tfuse.generation import Engine, batch
@@ -32,7 +32,7 @@ def in_8_bits(x):
 
 def check(got, x, dtype, **options):
     """Attention over the cache as it is now, against float64; the bound is that of test_decode_attention.py."""
-    want, naive = (composed(t, x, **options)[0] for t in ("float64", dtype))
+    want, naive = truth(x, **options)[0], composed(dtype, x, **options)[0]
     error = lambda y: np.sqrt(np.mean(np.square(numbers(y) - numbers(want))))
     assert np.isfinite(numbers(got)).all()
     if tf.as_dtype(dtype).size == 2:

@@ -44,10 +44,10 @@ def test_every_variant_in_xla(device, route, case, options, dtype):
     ("xla", "float32"), ("xla, unknown dims", "bfloat16")] * FULL)
 @pytest.mark.parametrize("case, options", FIRST, ids=label)
 def test_plain_in_xla(monkeypatch, device, route, case, options, dtype):
-    """Where XLA takes no custom calls, as in TensorFlow 2.16 and 2.17, the plain composition serves. On a GPU, XLA's products
-    are less exact than TensorFlow's own."""
+    """Where XLA takes no custom calls, as in TensorFlow 2.16 and 2.17, the plain composition serves. It is held against stock ops
+    inside XLA, whose products and convolutions are less exact than TensorFlow's own."""
     monkeypatch.setattr(_library, "xla_status", lambda: "none")
-    check(case, options, dtype, ODD, route, naive_route="xla" if "GPU" in device else "eager")
+    check(case, options, dtype, ODD, route, naive_route="xla")
     assert [row["route"] for row in tfuse.explain() if row["when"] == "traced"][-1] == "plain TensorFlow"
 
 

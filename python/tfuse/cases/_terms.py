@@ -43,9 +43,20 @@ def plus(*values):
     return of_terms(sum(map(np.asarray, given)), sum(map(squares, given)))
 
 
+def _in_pairs(terms, axis):
+    """Their sum. NumPy adds along the last axis in pairs, and along others one after the other, which loses as much as a naive
+    composition does: a reference has to lose less than what it is held against."""
+    if axis is None:
+        return np.ravel(terms).sum()
+    axes = np.atleast_1d(axis)
+    last = np.moveaxis(terms, axes, range(-len(axes), 0))
+    kept = last.shape[:-len(axes)]
+    return np.ascontiguousarray(last).reshape(*kept, np.size(terms) // max(int(np.prod(kept)), 1)).sum(-1)
+
+
 def total(terms, axis=None):
     """A sum in a reference, whose terms may cancel."""
-    result = of_terms(terms.sum(axis), np.sum(terms * terms, axis))
+    result = of_terms(_in_pairs(terms, axis), np.sum(terms * terms, axis))
     result.count = np.size(terms) // max(result.size, 1)
     return result
 
