@@ -77,12 +77,12 @@ def models(saved):
     times = lambda name: "%.2f to %.2f times as fast" % (min(ratios(name)), max(ratios(name)))
     stock = " and, where measured, %s as in stock Keras" % times(STOCK) if ratios(STOCK) else ""
     number = NUMBERS.get(len(found), str(len(found)))
-    said = ("With `tfuse.enable()` and nothing else, %s models in plain Keras and KerasHub train %s %s on an %s as in compiled "
-            "PyTorch%s: the last column, what a plain `compile()` gives, against the first two. The third has "
-            "`compile(jit_compile=False)`." % (number, how, times(RIVAL), saved["hardware"], stock))
+    said = ("With `tfuse.enable()` as the only change, %s models in plain Keras and KerasHub train %s %s on an %s as in "
+            "compiled PyTorch%s. These ratios are those of the last column, which is what a plain `compile()` gives. The "
+            "column before it has `compile(jit_compile=False)`." % (number, how, times(RIVAL), saved["hardware"], stock))
     lines = ["![%s models in stock Keras, in compiled PyTorch, and in Keras with tfuse: speed and memory](%s)" % (
                  number.capitalize(), PICTURE), "", _wrapped(said), "",
-             "| a step of `fit()` (in brackets: alone, its batch on the GPU) | %s |" % " | ".join(COLUMNS.values()),
+             "| a step of `fit()` (in brackets: alone, its batch on the GPU already) | %s |" % " | ".join(COLUMNS.values()),
              "|---|" + "---|" * len(COLUMNS)]
     for (model, step), of in found.items():
         lines.append("| %s, %s | %s |" % (WORKLOADS[model].title, step, " | ".join(_cell(of, name) for name in COLUMNS)))
@@ -105,8 +105,9 @@ def dashes(saved):
     if not lacking:
         return ""
     which, names = map(dict.fromkeys, zip(*lacking))
-    return "A dash, or brackets alone: not measured, or not to its end; `python examples/compare.py --models %s --rows %s` does it. " % (
-        ",".join(which), ",".join(records.ROWS[name][1] for name in COLUMNS if name in names))
+    return ("A dash, or a time in brackets alone, marks what was not measured or was stopped early; "
+            "`python examples/compare.py --models %s --rows %s` measures it. " % (
+                ",".join(which), ",".join(records.ROWS[name][1] for name in COLUMNS if name in names)))
 
 
 def gpt2(saved):
@@ -114,8 +115,8 @@ def gpt2(saved):
     first = {row["name"]: row for row in saved["rows"] if row["batch"] == saved["rows"][0]["batch"]}
     ours = min((row for name, row in first.items() if "tfuse" in name), key=lambda row: row["ms_per_step"])
     ms = lambda row: round(row["ms_per_step"], 1)
-    return ("GPT-2 that also calls tfuse by name in five places, loss and optimizer among them, takes %.1f ms: %.1f times "
-            "as fast as stock Keras without XLA and %.2f times as fast as with it, in %.0f GB instead of %.0f and %.0f. "
+    return ("A GPT-2 that also calls tfuse by name in five places, its loss and optimizer among them, takes %.1f ms: %.1f "
+            "times as fast as stock Keras without XLA and %.2f times as fast as with it, in %.0f GB instead of %.0f and %.0f. "
             "See [examples](examples/README.md)." % (
                 ms(ours), ms(first["Keras"]) / ms(ours), ms(first[STOCK]) / ms(ours), ours["peak_GB"],
                 first["Keras"]["peak_GB"], first[STOCK]["peak_GB"]))

@@ -15,46 +15,49 @@ FAMILIES = {**_ops.FAMILIES, "generation": ["experts", "projections", "quantized
             "jit": ["jit"]}  # and the files of their cases
 # What a reader of a family's table has to know.
 NOTES = {
-    "elementwise": "One pass over the data: what counts is memory, so speed is in percent of a plain copy's.",
-    "rows": "Norms, softmax and losses over the last axis. Memory counts here too. Rows beyond 65,536 columns "
-            "are shared by several blocks or read twice, and group_norm over many places reads its input twice.",
-    "reductions": "A reduction reads its input and writes next to nothing, so percents are of the bytes that a copy moves "
-                  "in both directions. Results of columns, of all and of several axes are joined in a second launch, which "
-                  "takes some microseconds. The gradient of a sum or mean is TensorFlow's own broadcast; others read the input "
-                  "twice. How many segments sorted ids have, the host has to be told, unless it is said, as inside XLA it "
-                  "must be. Ids of type int32 go from a forward function to a backward one through the host's memory, as "
-                  "TensorFlow has it; where both are in one function, as in a training step, they do not.",
-    "attention": "Shapes are batch × queries × keys × heads × heads of keys and values × head size. On an H200 cuDNN's "
-                 "kernels serve PyTorch as they serve tfuse, and the times are alike; own kernel is what serves where "
-                 "cuDNN cannot.",
-    "products": "Shapes are rows × inputs × outputs, of batched_matmul batch × rows × inputs × columns. "
-                "linear_cross_entropy makes its gradient with the loss, while it has the logits (but in float16, whose "
-                "range does not allow it), so that nothing is left to do backward.",
-    "convolution": "Sums over windows: of conv, by cuDNN, the pace is set by multiplications, of others by memory. batch_norm "
-                   "in training reads x twice; passes over memory are counted as often as they must be, also those of the "
-                   "residual and of its gradient.",
-    "layout": "Axes in another order: all is read once and written once. Rows of odd sizes begin anywhere in a sector of memory, "
-              "so that tiles share sectors with their neighbours.",
-    "scans": "Running sums and their kin: one read and one write, along any axis. Blocks of one long row wait for the sums of "
-             "those before. selective_scan computes 16 exponentials for each element, which set its pace.",
+    "elementwise": "These ops make one pass over the data. Memory sets the pace, so speed is in percent of a plain copy's.",
+    "rows": "These are norms, softmax and losses over the last axis. Memory sets the pace here too. Rows beyond 65,536 "
+            "columns are shared by several blocks or read twice, and group_norm over many places reads its input twice.",
+    "reductions": "A reduction reads its input and writes next to nothing, so percents are of the bytes that a copy moves in "
+                  "both directions. Results of columns, of all and of several axes are joined in a second launch, which takes "
+                  "some microseconds. The gradient of a sum or mean is TensorFlow's own broadcast; other gradients read the "
+                  "input twice. With sorted ids, the host has to be told how many segments there are, unless the call says "
+                  "so, as it must inside XLA. Ids of type int32 go from a forward function to a backward one through the "
+                  "host's memory, which is how TensorFlow does it; if both are in one function, as in a training step, they "
+                  "do not.",
+    "attention": "Shapes are batch × queries × keys × heads × heads of keys and values × head size. On an H200 both PyTorch "
+                 "and tfuse use cuDNN's kernels, and the times are alike. Rows with own kernel time tfuse's kernel, which is "
+                 "used where cuDNN cannot be.",
+    "products": "Shapes are rows × inputs × outputs; for batched_matmul they are batch × rows × inputs × columns. "
+                "linear_cross_entropy computes its gradient with the loss, while it has the logits, so that nothing is left "
+                "to do backward. In float16, whose range does not allow that, it does not.",
+    "convolution": "These ops sum over windows. For conv, which uses cuDNN, multiplications set the pace; for the others, "
+                   "memory does. batch_norm in training reads x twice. Passes over memory are counted as often as they are "
+                   "needed, including those of the residual and of its gradient.",
+    "layout": "These ops put axes into another order: everything is read once and written once. Rows of odd sizes begin "
+              "anywhere in a sector of memory, so that tiles share sectors with their neighbours.",
+    "scans": "These are running sums and the like: one read and one write, along any axis. The blocks of one long row wait "
+             "for the sums of the blocks before them. selective_scan computes 16 exponentials for each element, which set its "
+             "pace.",
     "recurrent": "Shapes are sequences × steps × features × units. Stock TensorFlow goes from step to step, as Keras's layers "
-                 "do inside XLA and wherever they cannot call cuDNN. PyTorch's layers have neither masks nor recurrent dropout "
-                 "nor other activations: there, its times are those of the layer without them.",
-    "lists": "An optimizer's step over many variables. On the GPU it is one walk over memory. In all it takes what the "
-             "host takes: TensorFlow reads and assigns every variable by ops of its own (the last column times those alone) "
-             "and makes room for new values, so that the times that we ask of a whole step, 2 ms for 400 variables and 3 ms for "
-             "5,000, are not reached, and PyTorch, which writes in place, is ahead. Where the rest of a training step keeps the "
-             "GPU busy for longer, the host's time is hidden behind it.",
-    "generation": "Parts of a decoder's step, which chains call and users do not ([Generation](generation.md)). Shapes are "
-                  "rows × inputs × outputs, of experts rows × experts × those of a row × inputs × inner width, sequences × words, "
-                  "and ids × words × width. With few rows a product is as fast as its kernels are read.",
-    "jit": "Kernels that are compiled at run time from a formula ([Your own kernels](jit.md)): to be read beside `activation silu` "
-           "and `softmax`, which compute the same.",
-    "sorting": "Values in order, and counts. What counts is how often the data is read and written: a row that fits there is "
-               "sorted in shared memory, a longer one in a pass for each 8 bits. Backward, sort looks for the places anew, where others "
-               "have kept them; forward and backward together it is ahead of both XLA and PyTorch. Places of type int32 go from "
-               "a forward function to a backward one through the host's memory, as TensorFlow has it; where both are in one "
-               "function, as in a training step, they do not.",
+                 "do inside XLA and wherever they cannot call cuDNN. PyTorch's layers have no masks, no recurrent dropout and "
+                 "no other activations: in these rows, its times are those of the layer without them.",
+    "lists": "This is an optimizer's step over many variables. On the GPU it is one walk over memory, but the whole step "
+             "takes as long as the host needs: TensorFlow reads and assigns every variable by ops of its own (the last column "
+             "times those alone), and makes room for new values. So tfuse does not reach its targets for a whole step, 2 ms "
+             "for 400 variables and 3 ms for 5,000, and PyTorch, which writes in place, is ahead. Where the rest of a "
+             "training step keeps the GPU busy for longer, the host's time is hidden behind it.",
+    "generation": "These are parts of a decoder's step, which tfuse calls and users do not ([Generation](generation.md)). "
+                  "Shapes are rows × inputs × outputs; for experts, rows × experts × experts per row × inputs × inner width; "
+                  "for sample_logits, sequences × words; for take_rows, ids × words × width. With few rows, a product takes "
+                  "as long as reading its kernel.",
+    "jit": "These kernels are compiled at run time from a formula ([Your own kernels](jit.md)). Compare them with `activation "
+           "silu` and `softmax`, which compute the same.",
+    "sorting": "These ops put values in order, or count them. What matters is how often the data is read and written: a row "
+               "that fits is sorted in shared memory, a longer one in a pass for each 8 bits. Backward, sort computes the "
+               "places again, while others have kept them; forward and backward together it is ahead of both XLA and PyTorch. "
+               "Places of type int32 go from a forward function to a backward one through the host's memory, which is how "
+               "TensorFlow does it; if both are in one function, as in a training step, they do not.",
 }
 # What a case's bars ask of its forward and backward rows: measure, given the bytes that a copy moves per second; whether it
 # is to be at least, or at most, the bar; how to write it.

@@ -186,7 +186,7 @@ def _changed_files(root, op):
                 stem, inputs(axes), stem, inputs(["x", *axes])), r"^    \{&tfu_(\w+),", stem),
     }
     if op.weights:
-        head = "Those that have not, and why:\n\n| op | why it is not captured |\n|---|---|\n"
+        head = "These ops do not have it:\n\n| op | why it is not captured |\n|---|---|\n"
         row = "| `%s_grad` | partial sums, more of them for more channels |\n" % stem
         changed["docs/design.md"] = read("docs/design.md").replace(head, head + row)
     return changed
