@@ -26,6 +26,7 @@ _UNKNOWN = {
         [(3, 5, 5), (5, 5)], [(3, 5, 5), (5, 1)]]),
     "softmax's mask alone": (lambda x, mask: tfuse.softmax(x, mask=mask), [(3, 4, 5), (None, None, None)], [
         [(3, 4, 5), (1, 4, 1)]]),
+    "two of eight axes": (lambda x: tfuse.gelu(tfuse.sort(x)), [(1, 2, None, 1, 2, 1, 1, None)], [[(1, 2, 3, 1, 2, 1, 1, 5)]]),
     "scale_bias_act's bias": (tfuse.scale_bias_act, [(None, 5), (5,), (None,)], [[(3, 5), (5,), (5,)]]),
     "layer_norm's beta": (tfuse.layer_norm, [(None, 5), (5,), (None,)], [[(3, 5), (5,), (5,)]]),
     "cross_entropy's targets": (lambda x, t: tfuse.cross_entropy(x, tf.nn.softmax(t)), [(None, None), (7, None)], [

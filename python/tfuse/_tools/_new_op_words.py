@@ -133,7 +133,7 @@ def _python_words(op):
     what = lambda n: ("one value per channel, the last axis of " + first if n in op.weights else
                       "float tensor" + (" of the same shape" if n != first else ""))
     docs = ["      %s: %s." % (n, what(n)) for n in op.inputs] + ["      %s: a number." % n for n in op.attributes]
-    axes = '_AXES = {**dict.fromkeys(["%s", "dy"], "abcdefgc"), **dict.fromkeys([%s], "c")}\n' % (
+    axes = '_AXES = {**dict.fromkeys(["%s", "dy"], "abdefghc"), **dict.fromkeys([%s], "c")}\n' % (
         first, ", ".join('"%s"' % w for w in op.weights))
     several = "%s = (tf.cast(value, real(dtype)) for value in (%s))" % (listed, listed)
     rounded = "    %s = (float(np.float32(value)) for value in (%s))  # as the op's attributes hold them\n"

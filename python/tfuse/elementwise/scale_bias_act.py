@@ -62,7 +62,7 @@ def _plain(x, scale, bias, activation="linear"):
     return PLAIN[activation](x)
 
 
-_AXES = {**dict.fromkeys(["x", "dy"], "abcdefgc"), "scale": "c", "bias": "c"}  # by letters: c channels, those before them
+_AXES = {**dict.fromkeys(["x", "dy"], "abdefghc"), "scale": "c", "bias": "c"}  # by letters: c channels, those before them
 _grad = FusedOp("ScaleBiasActGrad", plain=vjp(_plain), axes=_AXES)
 _scale_bias_act = FusedOp("ScaleBiasAct", plain=_plain, axes=_AXES,
                           gradient=lambda node, dy: _grad(dy, *node.inputs, activation=node.attr("activation")))

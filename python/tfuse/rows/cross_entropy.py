@@ -66,8 +66,8 @@ def _dense_gradient(x, targets, stats, dloss, dtargets_for, smoothing=0.0, z_los
 
 
 # Axes by letters: c classes, those before them, and one of stats.
-_AXES = {**dict.fromkeys(["x", "targets", "dtargets_for"], "abcdefgc"), "labels": "abcdefg", "dloss": "abcdefg",
-         "stats": "abcdefgs"}
+_AXES = {**dict.fromkeys(["x", "targets", "dtargets_for"], "abdefghc"), "labels": "abdefgh", "dloss": "abdefgh",
+         "stats": "abdefghs"}
 
 _sparse_grad = FusedOp("SparseCrossEntropyGrad", plain=_sparse_gradient, axes=_AXES)
 _sparse = FusedOp("SparseCrossEntropy", plain=plain_sparse, axes=_AXES, gradient=lambda node, dloss, _: [

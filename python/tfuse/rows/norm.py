@@ -70,7 +70,7 @@ def _gradient(node, dy, dsum, dstats):
 
 
 # Axes by letters: c channels, those before them, and one of stats.
-_AXES = {**dict.fromkeys(["x", "residual", "dy", "dsum"], "abcdefgc"), "gamma": "c", "beta": "c", "stats": "abcdefgs"}
+_AXES = {**dict.fromkeys(["x", "residual", "dy", "dsum"], "abdefghc"), "gamma": "c", "beta": "c", "stats": "abdefghs"}
 
 _grad = FusedOp("NormGrad", plain=_plain_grad, axes=_AXES)
 _norm = FusedOp("Norm", plain=_plain, gradient=_gradient, axes=_AXES)

@@ -15,7 +15,7 @@ def _plain_unsort(dy, indices, values):
     return tf.reshape(dx, tf.shape(values))
 
 
-AXES = {"k": "kz", "dy": "abcdefgk", "indices": "abcdefgk", **dict.fromkeys(["values", "input"], "abcdefgc")}
+AXES = {"k": "kz", "dy": "abdefghk", "indices": "abdefghk", **dict.fromkeys(["values", "input"], "abdefghc")}
 _unsort = FusedOp("Unsort", plain=_plain_unsort, axes=AXES)
 _argsort = FusedOp("Argsort", gradient=lambda node, dy: [None], plain=lambda values, descending=False: (
     tf.argsort(values, direction=_DIRECTIONS[descending], stable=True)))
