@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/core/arithmetic.h"
+#include "kernels/core/number.h"
 #include "kernels/jit/compiled.h"
 #include "kernels/jit/jit_args.h"
 
@@ -118,7 +119,7 @@ static tfu_code read_argument(tfu_sizes *s, int bytes, argument *a) {
     TFU_TRY(tfu_sizes_expression(s, &a->i));
   } else {
     char *end;
-    const double value = strtod(s->at + 1, &end);
+    const double value = tfu_number(s->at + 1, &end);
     s->at = end;
     if (bytes == sizeof(double)) a->d = value;
     else a->f = (float)value;

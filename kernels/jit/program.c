@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/number.h"
 #include "kernels/core/table.h"
 
 static const struct {
@@ -27,7 +28,7 @@ static const struct {
 /* Whether the word is a step. */
 static int read_step(const char *word, jit_step *step) {
   char *end;
-  *step = (jit_step){.op = JIT_CONSTANT, .value = strtod(word, &end)};
+  *step = (jit_step){.op = JIT_CONSTANT, .value = tfu_number(word, &end)};
   if (!*end && !isalpha((unsigned char)word[0])) return 1;
   for (int i = 0; i < TFU_COUNT(functions); i++)
     if (!strcmp(word, functions[i].name)) return step->op = (jit_op)i, 1;
@@ -41,7 +42,7 @@ static int read_step(const char *word, jit_step *step) {
       if (!*end) return 1;
     }
   }
-  if (!strcmp(word, "inf") || !strcmp(word, "nan")) return step->op = JIT_CONSTANT, step->value = strtod(word, NULL), 1;
+  if (!strcmp(word, "inf") || !strcmp(word, "nan")) return step->op = JIT_CONSTANT, step->value = tfu_number(word, NULL), 1;
   return 0;
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "bind.h"
+#include "kernels/core/number.h"
 
 static const struct {
   const char *word;
@@ -52,7 +53,7 @@ tfu_code tfu_attr_word(const tfu_attr *a, const char *word, size_t length, tfu_v
 
 tfu_code tfu_attr_text(const tfu_attr *a, const char *text, size_t length, tfu_value *v, tfu_error *err) {
   if (a->kind == TFU_ATTR_ENUM || a->kind == TFU_ATTR_STRING) return tfu_attr_word(a, text, length, v, err);
-  if (a->kind == TFU_ATTR_FLOAT) v->f = strtof(text, NULL);
+  if (a->kind == TFU_ATTR_FLOAT) v->f = (float)tfu_number(text, NULL);
   else if (a->kind == TFU_ATTR_BOOL) v->b = atoi(text);
   else v->i = strtoll(text, NULL, 10);
   return TFU_OK;

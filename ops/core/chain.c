@@ -188,17 +188,23 @@ static tfu_code on_cpu(chain *s, tfu_call *call, int64_t times) {
   return TFU_OK;
 }
 
-/* The text is one pointer where it is the same, and sizes are those that the steps were placed with: with the pointers
- * of all inputs they are all that the work depends on. */
+/* A number for each dtype and shape: of two that differ, sizes that memory can hold do not make up for such a factor. */
+static uint64_t kind_of(const tfu_tensor *t) {
+  uint64_t kind = (uint64_t)t->dtype * (TFU_MAX_RANK + 1) + (uint64_t)t->shape.rank;
+  for (int i = 0; i < t->shape.rank; i++) kind = kind * 0x9e3779b97f4a7c15u + (uint64_t)t->shape.dim[i];
+  return kind;
+}
+
+/* The steps, and of all inputs where they lie, their dtypes and their shapes: the work depends on nothing else. */
 static tfu_code on_gpu(chain *s, tfu_call *call, int64_t times) {
   enum { MOST = 4096 }; /* inputs; a decoder has 11 to 18 for each of its layers */
-  uintptr_t key[1 + 2 * MOST];
+  uint64_t key[1 + 2 * MOST];
   size_t n = 0;
   TFU_REQUIRE(call->err, s->n <= MOST, "a chain has at most %d inputs, got %d", MOST, s->n);
-  key[n++] = (uintptr_t)call->attr[TEXT].s;
+  key[n++] = s->steps->serial;
   for (int i = 0; i < s->n; i++) {
     key[n++] = (uintptr_t)s->inputs[i].data;
-    key[n++] = (uintptr_t)tfu_count(&s->inputs[i].shape);
+    key[n++] = kind_of(&s->inputs[i]);
   }
   return tfu_replay(call, key, n * sizeof *key, times, run_steps, s);
 }
@@ -211,7 +217,7 @@ static tfu_code run(tfu_call *call, int gpu) {
   chain s = {.steps = steps, .inputs = call->lists->in[0].at, .n = call->lists->in[0].n, .gpu = gpu};
   tfu_code code = place(&s, call);
   if (code == TFU_OK) code = gpu ? on_gpu(&s, call, times) : on_cpu(&s, call, times);
-  tfu_table_put(&texts, steps, call);
+  tfu_table_put(&texts, steps, NULL); /* what is queued has copies of all that it needs */
   return code;
 }
 

@@ -38,6 +38,7 @@ typedef struct tfu_step {
 typedef struct tfu_chain_steps {
   tfu_step *step;
   int n, invariant;
+  uint64_t serial; /* no others that were ever parsed have it */
 } tfu_chain_steps;
 
 /* Reads a text. Whatever comes out, tfu_chain_free releases it. */

@@ -1,5 +1,6 @@
 /* chain_parse.c - reads the text of a chain: chain.h has an example. */
 #include <ctype.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,9 +26,9 @@ static tfu_code read_operand(const char **at, tfu_operand *operand, tfu_error *e
   TFU_REQUIRE(err, (*c == 'i' || *c == 't') && isdigit((unsigned char)c[1]),
               "expected i and a number, t and a number, or -, got \"%.20s\"", c);
   operand->kind = *c == 'i' ? TFU_INPUT : TFU_TEMPORARY;
-  operand->number = (int)strtol(c + 1, &end, 10);
-  TFU_REQUIRE(err, operand->kind == TFU_INPUT || operand->number < TFU_CHAIN_TEMPS, "there are %d temporaries, got t%d",
-              TFU_CHAIN_TEMPS, operand->number);
+  const long number = strtol(c + 1, &end, 10), most = *c == 'i' ? INT_MAX : TFU_CHAIN_TEMPS - 1;
+  TFU_REQUIRE(err, number <= most, "there is nothing beyond %c%ld, got \"%.20s\"", *c, most, c);
+  operand->number = (int)number;
   if (*end == ':') {
     operand->seen = 1;
     for (tfu_shape *s = &operand->shape; *end == ':' || *end == 'x';) {
@@ -96,9 +97,11 @@ static void find_constants(tfu_chain_steps *steps) {
 
 tfu_code tfu_chain_parse(const char *text, tfu_chain_steps *steps, tfu_error *err) {
   static const char invariant[] = "invariant\n";
+  static uint64_t parsed;
   int lines = 1;
   for (const char *c = text; *c; c++) lines += *c == '\n';
-  *steps = (tfu_chain_steps){.step = calloc((size_t)lines, sizeof *steps->step)};
+  *steps = (tfu_chain_steps){.step = calloc((size_t)lines, sizeof *steps->step),
+                             .serial = __atomic_add_fetch(&parsed, 1, __ATOMIC_RELAXED)};
   if (!steps->step) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
   steps->invariant = !strncmp(text, invariant, strlen(invariant));
   for (const char *line = text + (steps->invariant ? strlen(invariant) : 0); *line; line += *line == '\n') {

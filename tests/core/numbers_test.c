@@ -1,9 +1,11 @@
-/* numbers_test.c - float16 and bfloat16 by every pattern, and the activations against what they are. */
+/* numbers_test.c - float16 and bfloat16 by every pattern, the activations against what they are, and numbers in texts.
+ */
 #define _GNU_SOURCE
 #include <float.h>
 #include <math.h>
 
-#include "tests/check.h"
+#include "kernels/core/number.h"
+#include "tests/comma_locale.h"
 
 /* ---- float16 and bfloat16 ---- */
 
@@ -153,6 +155,20 @@ static void test_activation_ends(void) {
   }
 }
 
+/* ---- texts ---- */
+
+static void test_texts(void) {
+  tfu_attr scale = {.name = "scale", .kind = TFU_ATTR_FLOAT};
+  tfu_value value;
+  tfu_error err;
+  char *end;
+  set_comma_locale();
+  CHECK(tfu_number("0.125 ", &end) == 0.125 && *end == ' ');
+  CHECK(tfu_number("1.5e-05", &end) == 1.5e-05 && !*end);
+  CHECK(isinf(tfu_number("inf", NULL)) && tfu_number("x", &end) == 0 && *end == 'x');
+  CHECK(tfu_attr_text(&scale, "0.125", 5, &value, &err) == TFU_OK && value.f == 0.125f);
+}
+
 int main(void) {
   setenv("TFUSE_NUM_THREADS", "3", 1); /* more than one, however many cores there are */
   test_storage(TFU_F16);
@@ -160,5 +176,6 @@ int main(void) {
   test_rounding();
   test_activations();
   test_activation_ends();
+  test_texts();
   return verdict();
 }

@@ -132,6 +132,15 @@ def test_the_memory_comes_first():
         _library.raw("chain")([tf.zeros([4])], text="square i0 = i0 |")
 
 
+@pytest.mark.parametrize("operand", ["i4294967295", "t4294967295", "t64", "i99999999999999999999"])
+def test_operands_that_are_nowhere(operand):
+    """The text may come from a damaged file."""
+    chain = _library.raw("chain")
+    for text in ("square %s = i1 |" % operand, "square i1 = %s |" % operand):
+        with pytest.raises(ValueError, match="nothing beyond|there are 2 inputs"):
+            chain([tf.zeros([4096], "uint8"), tf.zeros([4])], text=text)
+
+
 def test_as_many_inputs_as_a_deep_decoder_has():
     chain, given = Chain(), [tf.zeros([2]) for _ in range(1200)]
     table, numbers = (chain.input(tf.constant(x)) for x in (np.arange(6.0, dtype="float32").reshape(3, 2), np.array([1])))

@@ -8,7 +8,7 @@
 
 #include "kernels/core/gpu/determinism.h"
 #include "kernels/core/gpu/tuned_file.h"
-#include "tests/check.h"
+#include "tests/comma_locale.h"
 
 static atomic_int asked;
 static char folder[64], path[128];
@@ -327,8 +327,21 @@ static void test_full_file(void) {
   tfu_tuned_release(&lines);
 }
 
+/* What is left of a list that memory did not suffice for takes nobody's place. */
+static void test_lost_lines(void) {
+  tfu_tuned_lines lines = {.lost = 1};
+  struct stat before, after;
+  CHECK(!stat(path, &before));
+  tfu_tuned_write(path, &lines);
+  CHECK(!stat(path, &after) && after.st_ino == before.st_ino && after.st_size == before.st_size);
+  tfu_tuned_read(path, &lines);
+  CHECK(lines.n == TFU_TUNED_MOST && lines.lost);
+  tfu_tuned_release(&lines);
+}
+
 int main(void) {
   char base[40];
+  set_comma_locale(); /* the file is the same in all */
   snprintf(base, sizeof base, "/tmp/tuned_test.XXXXXX");
   if (!mkdtemp(base)) return 1;
   snprintf(folder, sizeof folder, "%s/deep/er", base);
@@ -349,6 +362,7 @@ int main(void) {
   test_threads();
   test_bounded();
   test_full_file();
+  test_lost_lines();
   unlink(path);
   rmdir(folder);
   *strrchr(folder, '/') = 0;

@@ -106,7 +106,9 @@ void tfu_parallel(int64_t tasks, void (*task)(void *arg, int64_t i), void *arg) 
   pthread_mutex_lock(&lock);
   start();
   enqueue(&l);
-  pthread_cond_broadcast(&arrived);
+  if (tasks >= threads) pthread_cond_broadcast(&arrived);
+  else
+    for (int64_t i = 1; i < tasks; i++) pthread_cond_signal(&arrived); /* who finds nothing to do waits for the lock */
   work_on(&l);
   while (l.done < l.tasks) pthread_cond_wait(&finished, &lock);
   pthread_mutex_unlock(&lock);

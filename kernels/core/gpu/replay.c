@@ -18,22 +18,12 @@ static void release(void *value) {
   if (r->graph) r->driver->cuGraphExecDestroy(r->graph);
 }
 
-static tfu_code create(const void *gpu, void *stream, void *driver, tfu_error *err) {
-  const tfu_driver *d = driver;
-  (void)gpu;
-  return tfu_driver_code(d, d->cuStreamCreate(stream, CU_STREAM_NON_BLOCKING), "creating a stream to capture", err);
-}
-
 /* The graph of what work() queues, on a stream that nobody else queues on. */
-static tfu_code capture(tfu_call *call, replayed *r, tfu_code (*work)(tfu_call *, void *), void *with) {
-  static tfu_table streams = TFU_PER_GPU(create);
+static tfu_code capture_on(void *stream, tfu_call *call, replayed *r, tfu_code (*work)(tfu_call *, void *),
+                           void *with) {
   const tfu_driver *d = r->driver;
-  if (!d->cuStreamBeginCapture_v2 || !d->cuStreamEndCapture || !d->cuGraphInstantiateWithFlags || !d->cuGraphLaunch ||
-      !d->cuGraphDestroy || !d->cuGraphExecDestroy)
-    return tfu_fail(call->err, TFU_UNIMPLEMENTED, "the driver has no CUDA graphs");
-  void *own = call->stream, *stream;
+  void *own = call->stream;
   CUgraph graph = NULL;
-  TFU_TRY(tfu_per_gpu(&streams, d, &stream, call->err));
   TFU_TRY(tfu_driver_code(d, d->cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "capturing",
                           call->err));
   call->stream = stream;
@@ -45,6 +35,21 @@ static tfu_code capture(tfu_call *call, replayed *r, tfu_code (*work)(tfu_call *
   if (code == TFU_OK && !result) result = d->cuGraphInstantiateWithFlags(&r->graph, graph, 0);
   if (graph) d->cuGraphDestroy(graph);
   return code != TFU_OK ? code : tfu_driver_code(d, result, "making a CUDA graph", call->err);
+}
+
+static tfu_code capture(tfu_call *call, replayed *r, tfu_code (*work)(tfu_call *, void *), void *with) {
+  static tfu_table streams = TFU_PER_GPU(tfu_create_stream);
+  static pthread_mutex_t capturing = PTHREAD_MUTEX_INITIALIZER; /* a stream captures one graph at a time */
+  const tfu_driver *d = r->driver;
+  void *stream;
+  if (!d->cuStreamBeginCapture_v2 || !d->cuStreamEndCapture || !d->cuGraphInstantiateWithFlags || !d->cuGraphLaunch ||
+      !d->cuGraphDestroy || !d->cuGraphExecDestroy)
+    return tfu_fail(call->err, TFU_UNIMPLEMENTED, "the driver has no CUDA graphs");
+  TFU_TRY(tfu_per_gpu(&streams, d, &stream, call->err));
+  pthread_mutex_lock(&capturing);
+  const tfu_code code = capture_on(stream, call, r, work, with);
+  pthread_mutex_unlock(&capturing);
+  return code;
 }
 
 static tfu_code queue(tfu_call *call, replayed *r, int64_t times, tfu_code (*work)(tfu_call *, void *), void *with) {

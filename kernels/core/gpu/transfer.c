@@ -89,9 +89,11 @@ void tfu_transfer_close(tfu_transfer *t) {
   CUcontext mine;
   if (!t) return;
   const tfu_driver *d = t->driver;
-  if (t->sent) d->cuEventSynchronize(t->sent);
   const int pushed = t->context && !d->cuCtxPushCurrent_v2(t->context);
-  if (t->sent) d->cuEventDestroy_v2(t->sent);
+  if (t->sent) {
+    d->cuEventSynchronize(t->sent);
+    d->cuEventDestroy_v2(t->sent);
+  }
   if (t->taken) d->cuEventDestroy_v2(t->taken);
   if (t->memory) d->cuMemFreeHost(t->memory);
   if (pushed) d->cuCtxPopCurrent_v2(&mine);

@@ -138,12 +138,16 @@ static int append(const void *key, void *value, void *lines) {
 
 /* Writes what the file has now, and what is chosen here, ours first. */
 static void save(void) {
+  static pthread_mutex_t saving = PTHREAD_MUTEX_INITIALIZER; /* or an older list might replace a newer one */
   tfu_tuned_lines all = {0}, theirs = {0};
+  pthread_mutex_lock(&saving);
   tfu_table_each(&choices, append, &all);
   tfu_tuned_read(tfu_tuned_path(), &theirs);
   for (int i = 0; i < theirs.n; i++)
     if (!tfu_tuned_find(&all, theirs.line[i].text)) tfu_tuned_append(&all, &theirs.line[i]);
+  all.lost |= theirs.lost;
   tfu_tuned_write(tfu_tuned_path(), &all);
+  pthread_mutex_unlock(&saving);
   tfu_tuned_release(&all);
   tfu_tuned_release(&theirs);
 }

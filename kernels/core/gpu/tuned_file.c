@@ -9,6 +9,7 @@
 
 #include "kernels/core/gpu/own_file.h"
 #include "kernels/core/hash.h"
+#include "kernels/core/number.h"
 
 /* A new format gets a new first line; older files are then foreign. */
 static const char first_line[] = "tfuse tuned 1\n";
@@ -24,7 +25,10 @@ void tfu_tuned_append(tfu_tuned_lines *l, const tfu_tuned_line *line) {
   if (l->n == l->room) {
     const int room = l->room ? 2 * l->room : 64;
     tfu_tuned_line *more = realloc(l->line, (size_t)room * sizeof *more);
-    if (!more) return;
+    if (!more) {
+      l->lost = 1;
+      return;
+    }
     l->line = more;
     l->room = room;
   }
@@ -61,7 +65,9 @@ const char *tfu_tuned_path(void) {
 static int write_line(char *to, const tfu_tuned_line *line) {
   char hex[2 * TFU_TUNED_DATA + 1] = "";
   for (int i = 0; i < TFU_TUNED_DATA; i++) snprintf(hex + 2 * i, 3, "%02x", line->choice.data[i]);
-  const int n = snprintf(to, LINE, "%s\t%.3f\t%s\t%s", line->text, line->choice.microseconds, hex, line->choice.label);
+  const int64_t nanoseconds = (int64_t)(line->choice.microseconds * 1e3 + 0.5); /* %f may write a comma: number.h */
+  const int n = snprintf(to, LINE, "%s\t%" PRId64 ".%03d\t%s\t%s", line->text, nanoseconds / 1000,
+                         (int)(nanoseconds % 1000), hex, line->choice.label);
   return n + snprintf(to + n, (size_t)(LINE - n), "\t%016" PRIx64 "\n", hash_of(to, (size_t)n));
 }
 
@@ -85,7 +91,7 @@ static int read_line(char *text, tfu_tuned_line *line) {
   if (n != FIELDS || strlen(field[0]) >= sizeof line->text || strlen(field[3]) >= sizeof line->choice.label) return 0;
   strcpy(line->text, field[0]);
   strcpy(line->choice.label, field[3]);
-  line->choice.microseconds = strtof(field[1], &end);
+  line->choice.microseconds = (float)tfu_number(field[1], &end);
   return !*end && isfinite(line->choice.microseconds) && line->choice.microseconds > 0 &&
          read_hex(field[2], line->choice.data);
 }
@@ -104,12 +110,13 @@ void tfu_tuned_read(const char *path, tfu_tuned_lines *lines) {
       *end = 0;
       if (read_line(text, &line) && !tfu_tuned_find(lines, line.text)) tfu_tuned_append(lines, &line);
     }
+  if (ferror(file)) lines->lost = 1;
   fclose(file);
 }
 
 void tfu_tuned_write(const char *path, const tfu_tuned_lines *lines) {
   char temporary[PATH_MAX], text[LINE];
-  FILE *file = tfu_create_beside(path, temporary);
+  FILE *file = lines->lost ? NULL : tfu_create_beside(path, temporary);
   if (!file) return;
   int whole = fwrite(first_line, 1, sizeof first_line - 1, file) == sizeof first_line - 1;
   for (int i = 0; whole && i < lines->n; i++) {

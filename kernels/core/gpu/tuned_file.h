@@ -13,6 +13,7 @@ typedef struct tfu_tuned_line {
 typedef struct tfu_tuned_lines {
   tfu_tuned_line *line;
   int n, room;
+  int lost; /* lines could not be read, or there was no memory for them */
 } tfu_tuned_lines;
 
 /* Does nothing where there are TFU_TUNED_MOST already, or no memory. */
@@ -22,7 +23,7 @@ void tfu_tuned_release(tfu_tuned_lines *lines);
 
 /* Appends the lines of the file that are whole. */
 void tfu_tuned_read(const char *path, tfu_tuned_lines *lines);
-/* Puts a new file in its place, or leaves all as it is. */
+/* Puts a new file in its place, or leaves all as it is: so where lines are lost, which the file may still have. */
 void tfu_tuned_write(const char *path, const tfu_tuned_lines *lines);
 
 #endif

@@ -1,0 +1,84 @@
+/* product_test.c - products of small matrices against sums in long double, and by registers of 64 bytes, where the
+ * processor has them, bit for bit as without; products of int8 by all instructions that there are. */
+#include <math.h>
+
+#include "kernels/core/cpu/dots.h"
+#include "kernels/core/cpu/product_cpu.h"
+#include "tests/check.h"
+
+enum { MOST = 136, ROOM = MOST * MOST };
+
+static int tall;
+int tfu_has_tall_products(void) {
+#ifdef __x86_64__
+  return tall && __builtin_cpu_supports("avx512f");
+#else
+  return tall;
+#endif
+}
+
+static double any(void) {
+  static uint32_t state = 1;
+  state = state * 1664525 + 1013904223;
+  return (int32_t)state / 2147483648.0;
+}
+
+/* Of type REAL: c = a b + c for m rows, n columns and k terms, where a's rows or columns lie side by side. */
+#define TEST_PRODUCT(REAL, of)                                                                                    \
+  static void test_product_##of(int m, int n, int k, int turned, int add) {                                       \
+    static REAL a[ROOM], b[ROOM], c[2][ROOM], before[ROOM];                                                       \
+    const tfu_matrix_##of left = turned ? tfu_columns_at_##of(a, MOST) : tfu_rows_at_##of(a, MOST);               \
+    for (int i = 0; i < ROOM; i++) a[i] = (REAL)any(), b[i] = (REAL)any(), before[i] = (REAL)any();               \
+    for (tall = 0; tall < 2; tall++) {                                                                            \
+      memcpy(c[tall], before, sizeof before);                                                                     \
+      tfu_product_##of(tfu_rows_at_##of(c[tall], MOST), left, tfu_rows_at_##of(b, MOST), m, n, k, add);           \
+    }                                                                                                             \
+    for (int i = 0; i < m; i++)                                                                                   \
+      for (int j = 0; j < n; j++) {                                                                               \
+        long double sum = add ? before[i * MOST + j] : 0, size = fabsl(sum);                                      \
+        for (int t = 0; t < k; t++) {                                                                             \
+          const long double term = (long double)a[turned ? t * MOST + i : i * MOST + t] * b[t * MOST + j];        \
+          sum += term, size += fabsl(term);                                                                       \
+        }                                                                                                         \
+        const REAL found = c[0][i * MOST + j];                                                                    \
+        CHECK_FOR(fabsl(found - sum) <= 8 * size * (sizeof(REAL) == 4 ? 0x1p-24L : 0x1p-53L),                     \
+                  "[%d, %d] of %d x %d x %d: %g, not %Lg", i, j, m, k, n, (double)found, sum);                    \
+        CHECK_FOR(!memcmp(&found, &c[1][i * MOST + j], sizeof found), "[%d, %d] of %d x %d x %d", i, j, m, k, n); \
+      }                                                                                                           \
+  }
+TEST_PRODUCT(float, f32)
+TEST_PRODUCT(double, f64)
+
+/* At both ends of the range too, where sums of wrong sign would show. */
+static void test_dots(int inputs) {
+  static int8_t column[1000], rows[TFU_DOTS * 1000];
+  tfu_dots *const ways[] = {tfu_plain_dots, tfu_best_dots()};
+  for (int end = 0; end < 3; end++) {
+    for (int i = 0; i < inputs; i++) column[i] = (int8_t)(end == 0 ? 128 * any() : end == 1 ? -128 : 127);
+    for (int i = 0; i < TFU_DOTS * inputs; i++) rows[i] = (int8_t)(end == 0 ? 128 * any() : -128);
+    for (int way = 0; way < TFU_COUNT(ways); way++)
+      for (int n = 1; n <= TFU_DOTS; n++) {
+        int32_t sums[TFU_DOTS + 1] = {[TFU_DOTS] = 77};
+        ways[way](column, rows, inputs, n, sums);
+        for (int r = 0; r < n; r++) {
+          int32_t sum = 0;
+          for (int i = 0; i < inputs; i++) sum += rows[r * inputs + i] * column[i];
+          CHECK_FOR(sums[r] == sum, "way %d, row %d of %d, %d inputs: %d, not %d", way, r, n, inputs, sums[r], sum);
+        }
+        CHECK(sums[TFU_DOTS] == 77);
+      }
+  }
+}
+
+int main(void) {
+  static const int columns[] = {1, 16, 40}, terms[] = {0, 1, 31, 32, 33, 128};
+  for (int m = 1; m <= 17; m++)
+    for (int n = 0; n < TFU_COUNT(columns); n++)
+      for (int k = 0; k < TFU_COUNT(terms); k++) {
+        test_product_f32(m, columns[n], terms[k], m % 2, k % 2);
+        test_product_f64(m, columns[n], terms[k], m % 2, k % 2);
+      }
+  static const int inputs[] = {0, 1, 63, 64, 65, 1000};
+  for (int i = 0; i < TFU_COUNT(inputs); i++) test_dots(inputs[i]);
+  return verdict();
+}
