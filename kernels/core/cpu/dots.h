@@ -8,7 +8,8 @@
 enum { TFU_DOTS = 4 };
 typedef void tfu_dots(const int8_t *column, const int8_t *rows, int64_t inputs, int n, int32_t *sums);
 
-/* By the best instructions that this processor has. */
+/* By the best instructions that this processor has, and by those that all have. */
 tfu_dots *tfu_best_dots(void);
+tfu_dots tfu_plain_dots;
 
 #endif

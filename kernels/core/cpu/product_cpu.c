@@ -16,8 +16,16 @@ enum { VECTORS = TFU_PRODUCT_BYTES / VECTOR, ROWS = TFU_PRODUCT_ROWS, CHUNK = 32
  * is summed in the same order, so results have the same bits. */
 #define TALL __attribute__((target("avx512f,avx2,fma")))
 enum { TALL_ROWS = 2 * ROWS };
-static int has_tall(void) { return __builtin_cpu_supports("avx512f"); }
 #endif
+
+/* Weak, for a test may say no where there are such registers. */
+__attribute__((weak)) int tfu_has_tall_products(void) {
+#ifdef __x86_64__
+  return __builtin_cpu_supports("avx512f");
+#else
+  return 0;
+#endif
+}
 
 #define TFU_SELF "kernels/core/cpu/product_cpu.c"
 #include "kernels/core/cpu/stamp.h"
@@ -95,10 +103,11 @@ TALL ROW_OF_BLOCKS(tall_row, tall_block)
 #endif
 #undef ROW_OF_BLOCKS
 
-    void FN(tfu_product)(FN(tfu_matrix) c, FN(tfu_matrix) a, FN(tfu_matrix) b, int m, int n, int k, int add) {
+void FN(tfu_product)(FN(tfu_matrix) c, FN(tfu_matrix) a, FN(tfu_matrix) b, int m, int n, int k, int add) {
   int i = 0;
 #ifdef __x86_64__
-  for (; m - i > ROWS && has_tall(); i += TALL_ROWS) FN(tall_row)(FN(from)(c, i, 0), FN(from)(a, i, 0), b, n, k, add);
+  const int most = tfu_has_tall_products() ? m - ROWS : 0;
+  for (; i < most; i += TALL_ROWS) FN(tall_row)(FN(from)(c, i, 0), FN(from)(a, i, 0), b, n, k, add);
 #endif
   for (; i < m; i += ROWS) FN(low_row)(FN(from)(c, i, 0), FN(from)(a, i, 0), b, n, k, add);
 }

@@ -12,6 +12,9 @@ enum { TFU_PRODUCT_ROWS = 4, TFU_PRODUCT_BYTES = 64 };
 /* n elements in whole register blocks. */
 #define TFU_PRODUCT_ROUND(n, block) (((n) + (block)-1) / (block) * (block))
 
+/* Whether products take registers of 64 bytes, as x86 has them with AVX-512. Results have the same bits either way. */
+int tfu_has_tall_products(void);
+
 #define TFU_SELF "kernels/core/cpu/product_cpu.h"
 #include "kernels/core/cpu/stamp.h"
 #undef TFU_SELF
