@@ -11,6 +11,17 @@ architectures = rule(
     build_setting = config.string_list(flag = True),
 )
 
+Quick = provider("Whether device code is only compiled to see that it can be.", fields = ["said"])
+
+def _quick_impl(ctx):
+    return Quick(said = ctx.build_setting_value)
+
+quick = rule(
+    doc = "A setting of the command line: whether device code is compiled in half the time, for machines that do not run it.",
+    implementation = _quick_impl,
+    build_setting = config.bool(flag = True),
+)
+
 # What device code may include beside its family's own headers: core, but for what is the host's alone.
 _FOR_DEVICES = [
     "kernels/core",
@@ -47,6 +58,8 @@ def _cuda_images_impl(ctx):
             args.add("--out", image)
             args.add("--unused", unused)
             args.add("--cost", cost)
+            if ctx.attr.quick[Quick].said:
+                args.add("--quick")
             args.add(source)
             args.add_all(headers)
             ctx.actions.run(
@@ -98,6 +111,7 @@ cuda_images = rule(
     attrs = {
         "architectures": attr.label(providers = [Architectures]),
         "hdrs": attr.label_list(allow_files = True),
+        "quick": attr.label(providers = [Quick]),
         "srcs": attr.label_list(allow_files = [".cu"]),
         "version_file": attr.label(allow_single_file = [".py"]),
         "_nvidia": attr.label(allow_single_file = True, default = "@python_env//:nvidia"),

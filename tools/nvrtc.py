@@ -1,10 +1,11 @@
 """Device code for the library: compiles CUDA C with NVRTC, no nvcc and no host compiler, and writes the C that carries it.
 
   nvrtc.py compile --nvidia DIR --arch ARCH --out FILE [--unused FILE] [--cost FILE] [--include DIR]
-                   SOURCE [HEADER ...]
+                   [--quick] SOURCE [HEADER ...]
       ARCH sm_NN gives a cubin, compute_NN gives PTX, packed. --unused lists the headers SOURCE does not reach, so that Bazel
       compiles it again for its own headers only. --cost says what it took: seconds and bytes. --include names a folder to
-      look for headers in before the usual ones.
+      look for headers in before the usual ones. --quick takes half the time, for code that is compiled to see that it can be,
+      and not run: it is several times as large and slow.
   nvrtc.py table --stem STEM --out FILE [IMAGE ...]
       IMAGE is STEM.ARCH.lzma; the C file defines tfu_STEM_images[] of kernels/core/gpu/images.h.
   nvrtc.py costs --out FILE [COST ...]
@@ -30,8 +31,9 @@ NVIDIA_INCLUDES = ["cuda_runtime/include", "cuda_cccl/include"]
 OPTIONS = ["--std=c++17", "--device-as-default-execution-space", "-DTFU_DEVICE"]
 # 9.0 is the only one of its major version, so a cubin for it may have what later ones have not (wgmma).
 ALONE = {"sm_90": "sm_90a"}
-# NVRTC has no switch for this one. sm_70 is served on purpose.
+# NVRTC has no switch for these. sm_70 is served on purpose, and how fast quick code is does not matter.
 KNOWN_WARNING = re.compile(r"nvrtc: warning: Architectures prior to \S+ are deprecated.*\n?")
+QUICK_WARNING = re.compile(r"ptxas info +: \(C75\d\d\) Potential Performance Loss.*\n?")
 # NVRTC has no C library: the headers that device code shares with C are given in memory.
 C_HEADERS = {
     "stdint.h": """
@@ -65,15 +67,17 @@ def fetch(nvrtc, program, what):
     return data.raw
 
 
-def compile_image(nvidia, source, arch, include=()):
+def compile_image(nvidia, source, arch, include=(), quick=False):
     """The image of one file for one architecture. NVRTC's log goes to stderr: as the error, or as warnings."""
     nvrtc, program = load(nvidia), ctypes.c_void_p()
     text = pathlib.Path(source).read_bytes()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, source.encode(), len(C_HEADERS), strings(C_HEADERS.values()), strings(C_HEADERS))
     includes = [*include, *INCLUDES] + [os.path.join(nvidia, i) for i in NVIDIA_INCLUDES]
-    options = [*OPTIONS, f"--gpu-architecture={ALONE.get(arch, arch)}", *(f"-I{i}" for i in includes)]
+    options = [*OPTIONS, f"--gpu-architecture={ALONE.get(arch, arch)}", *(f"-I{i}" for i in includes),
+               *["--Ofast-compile=max"] * quick]
     failed = nvrtc.nvrtcCompileProgram(program, len(options), strings(options))
-    log = KNOWN_WARNING.sub("", fetch(nvrtc, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")).strip()
+    log = KNOWN_WARNING.sub("", fetch(nvrtc, program, "ProgramLog").rstrip(b"\0").decode(errors="replace"))
+    log = (QUICK_WARNING.sub("", log) if quick else log).strip()
     if log:
         print(f"NVRTC, {source} for {arch}:\n{log}", file=sys.stderr)
     if failed:
@@ -82,14 +86,14 @@ def compile_image(nvidia, source, arch, include=()):
         sys.exit(f"NVRTC, {source} for {arch}: a function ends in a trap, as one without a return does: an intrinsic of CUDA's "
                  "headers that is empty here?")
     image = fetch(nvrtc, program, "CUBIN" if arch.startswith("sm_") else "PTX")
-    return packed(image, arch)
+    return packed(image, arch, quick)
 
 
-def packed(image, arch):
+def packed(image, arch, quick=False):
     """A .lzma file that states its size, for kernels/core/gpu/lzma.h. Instructions are 16 bytes long: what a byte of a cubin is
     likely to be depends on its place among them, in PTX on the letter before it."""
     likely = dict(lc=0, lp=4, pb=4) if arch.startswith("sm_") else dict(lc=4, lp=0, pb=0)
-    filters = [dict(id=lzma.FILTER_LZMA1, preset=6 | lzma.PRESET_EXTREME, dict_size=max(len(image), 4096), **likely)]
+    filters = [dict(id=lzma.FILTER_LZMA1, preset=0 if quick else 6 | lzma.PRESET_EXTREME, dict_size=max(len(image), 4096), **likely)]
     data = lzma.compress(image, lzma.FORMAT_ALONE, filters=filters)
     return data[:5] + struct.pack("<Q", len(image)) + data[13:]
 
@@ -171,6 +175,7 @@ def main():
             command.add_argument("--unused", type=pathlib.Path)
             command.add_argument("--cost", type=pathlib.Path)
             command.add_argument("--include", action="append", default=[])
+            command.add_argument("--quick", action="store_true")
         if name == "info":
             command.add_argument("--version-file", required=True)
         if name == "table":
@@ -180,7 +185,7 @@ def main():
     if a.command == "compile":
         source, *headers = a.files
         start = time.monotonic()
-        a.out.write_bytes(compile_image(a.nvidia, source, a.arch, a.include))
+        a.out.write_bytes(compile_image(a.nvidia, source, a.arch, a.include, a.quick))
         if a.cost:
             a.cost.write_text("%.2f %d\n" % (time.monotonic() - start, a.out.stat().st_size))
         if a.unused:

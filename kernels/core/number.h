@@ -1,5 +1,5 @@
-/* number.h - numbers in texts, which have a point in any locale: where a program has set one with a comma, as German has,
- * strtod reads "0.5" as 0. */
+/* number.h - numbers in texts, which have a point in any locale: where a program has set one with a comma, as German
+ * has, strtod reads "0.5" as 0. */
 #ifndef TFUSE_NUMBER_H_
 #define TFUSE_NUMBER_H_
 

@@ -42,7 +42,8 @@ static int read_step(const char *word, jit_step *step) {
       if (!*end) return 1;
     }
   }
-  if (!strcmp(word, "inf") || !strcmp(word, "nan")) return step->op = JIT_CONSTANT, step->value = tfu_number(word, NULL), 1;
+  if (!strcmp(word, "inf") || !strcmp(word, "nan"))
+    return step->op = JIT_CONSTANT, step->value = tfu_number(word, NULL), 1;
   return 0;
 }
 

@@ -188,7 +188,8 @@ static tfu_code on_cpu(chain *s, tfu_call *call, int64_t times) {
   return TFU_OK;
 }
 
-/* A number for each dtype and shape: of two that differ, sizes that memory can hold do not make up for such a factor. */
+/* A number for each dtype and shape: of two that differ, sizes that memory can hold do not make up for such a factor.
+ */
 static uint64_t kind_of(const tfu_tensor *t) {
   uint64_t kind = (uint64_t)t->dtype * (TFU_MAX_RANK + 1) + (uint64_t)t->shape.rank;
   for (int i = 0; i < t->shape.rank; i++) kind = kind * 0x9e3779b97f4a7c15u + (uint64_t)t->shape.dim[i];
