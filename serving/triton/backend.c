@@ -32,7 +32,7 @@ typedef struct instance {
   tfu_model *model;
   const tfu_signature *signature; /* of this model */
   tfu_engine *engine;             /* where it generates */
-  tfu_streams streams;
+  tfu_streams *streams;
 } instance;
 
 /* ---- models ---- */
@@ -189,6 +189,7 @@ static tfu_code initialize_instance(TRITONBACKEND_ModelInstance *of, instance *i
   TFU_REQUIRE(err, device >= 0 && device < MAX_DEVICES, "GPU %d is more than can be served", id);
   i->of = state;
   TFU_TRY(open_on(i->of, device, i, err));
+  if (i->engine) TFU_TRY(tfu_streams_new(of, &i->streams, err));
   if (i->engine) return tfu_triton_code(TRITONBACKEND_ModelInstanceSetState(of, i), err);
   i->signature = tfu_model_signature(i->model, i->of->signature->name);
   TFU_REQUIRE(err,
@@ -199,7 +200,7 @@ static tfu_code initialize_instance(TRITONBACKEND_ModelInstance *of, instance *i
 }
 
 static void free_instance(instance *i) {
-  tfu_streams_close(&i->streams);
+  tfu_streams_close(i->streams);
   free(i);
 }
 
@@ -207,7 +208,6 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelIns
   tfu_error err;
   instance *i = calloc(1, sizeof *i);
   if (!i) return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "out of host memory");
-  tfu_streams_open(&i->streams, of);
   const tfu_code code = initialize_instance(of, i, &err);
   if (code != TFU_OK) free_instance(i);
   return tfu_triton_error(code, &err);
@@ -228,7 +228,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
   if (error) return error;
   instance *i = state;
   const tfu_config *c = &i->of->config;
-  for (uint32_t k = 0; i->engine && k < n; k++) tfu_stream_begin(&i->streams, requests[k], c, i->engine);
+  for (uint32_t k = 0; i->engine && k < n; k++) tfu_stream_begin(i->streams, requests[k], c, i->engine);
   if (i->engine) return NULL;
   tfu_request *r = calloc(n + 1, sizeof *r);
   /* Requests are the server's until they are released, and so it answers them in this case. */

@@ -1,5 +1,6 @@
 #include "serving/triton/stream.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -51,25 +52,41 @@ tfu_code tfu_stream_engine(tfu_model *model, const tfu_config *c, tfu_engine **e
 
 /* ---- those of an instance ---- */
 
-void tfu_streams_open(tfu_streams *s, TRITONBACKEND_ModelInstance *instance) {
-  *s = (tfu_streams){.instance = instance};
+struct tfu_streams {
+  pthread_mutex_t lock;
+  TRITONBACKEND_ModelInstance *instance; /* NULL: it is gone */
+  int users;                             /* streams, and the instance */
+};
+
+tfu_code tfu_streams_new(TRITONBACKEND_ModelInstance *instance, tfu_streams **streams, tfu_error *err) {
+  tfu_streams *s = *streams = malloc(sizeof *s);
+  if (!s) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
+  *s = (tfu_streams){.instance = instance, .users = 1};
   pthread_mutex_init(&s->lock, NULL);
-  pthread_cond_init(&s->fewer, NULL);
+  return TFU_OK;
 }
 
-static void count(tfu_streams *s, int more) {
+static void join(tfu_streams *s) {
   pthread_mutex_lock(&s->lock);
-  s->n += more;
-  pthread_cond_signal(&s->fewer);
+  s->users++;
   pthread_mutex_unlock(&s->lock);
+}
+
+static void leave(tfu_streams *s) {
+  pthread_mutex_lock(&s->lock);
+  const int left = --s->users;
+  pthread_mutex_unlock(&s->lock);
+  if (left) return;
+  pthread_mutex_destroy(&s->lock);
+  free(s);
 }
 
 void tfu_streams_close(tfu_streams *s) {
+  if (!s) return;
   pthread_mutex_lock(&s->lock);
-  while (s->n) pthread_cond_wait(&s->fewer, &s->lock);
+  s->instance = NULL;
   pthread_mutex_unlock(&s->lock);
-  pthread_cond_destroy(&s->fewer);
-  pthread_mutex_destroy(&s->lock);
+  leave(s);
 }
 
 /* ---- a request ---- */
@@ -89,9 +106,12 @@ static void send(stream *s, int32_t token, int ended, tfu_code code, const tfu_e
                      ended ? TRITONSERVER_RESPONSE_COMPLETE_FINAL : 0);
   if (!ended) return;
   const uint64_t now = tfu_nanoseconds();
-  tfu_triton_drop(TRITONBACKEND_ModelInstanceReportStatistics(s->streams->instance, s->request.of,
-                                                              s->request.code == TFU_OK, s->begin, s->begin, now, now));
-  count(s->streams, -1); /* from here on the instance may be gone; the model is there as long as the request */
+  pthread_mutex_lock(&s->streams->lock); /* so long the instance is there */
+  if (s->streams->instance)
+    tfu_triton_drop(TRITONBACKEND_ModelInstanceReportStatistics(
+        s->streams->instance, s->request.of, s->request.code == TFU_OK, s->begin, s->begin, now, now));
+  pthread_mutex_unlock(&s->streams->lock);
+  leave(s->streams);
   tfu_triton_drop(TRITONBACKEND_RequestRelease(s->request.of, TRITONSERVER_REQUEST_RELEASE_ALL));
 }
 
@@ -174,7 +194,7 @@ void tfu_stream_begin(tfu_streams *streams, TRITONBACKEND_Request *request, cons
   brought b = {.request = {.of = request}};
   stream begun = {.request = {.of = request}, .streams = streams, .config = c, .begin = tfu_nanoseconds()};
   stream *s = malloc(sizeof *s);
-  count(streams, 1);
+  join(streams);
   if (!s) {
     const tfu_code code = tfu_fail(&err, TFU_EXHAUSTED, "out of host memory");
     send(&begun, -1, 1, code, &err);

@@ -3,8 +3,6 @@
 #ifndef TFUSE_TRITON_STREAM_H_
 #define TFUSE_TRITON_STREAM_H_
 
-#include <pthread.h>
-
 #include "serving/engine.h"
 #include "serving/triton/request.h"
 
@@ -17,17 +15,13 @@ TFU_MUST_USE tfu_code tfu_stream_check(tfu_json config, const tfu_config *c, tfu
 /* An engine for a model, with its thread. */
 TFU_MUST_USE tfu_code tfu_stream_engine(tfu_model *model, const tfu_config *c, tfu_engine **engine, tfu_error *err);
 
-/* The streams of an instance. The server may take an instance away while the model goes on, and streams report to it
- * when they end. */
-typedef struct tfu_streams {
-  TRITONBACKEND_ModelInstance *instance;
-  pthread_mutex_t lock;
-  pthread_cond_t fewer;
-  int n;
-} tfu_streams;
+/* What the streams of an instance share: they report to it when they end, unless the server has taken it away. It may,
+ * while the model goes on; to wait for them then would stop clients that share a thread of the server with the one who
+ * asked for that. */
+typedef struct tfu_streams tfu_streams;
 
-void tfu_streams_open(tfu_streams *streams, TRITONBACKEND_ModelInstance *instance);
-/* Waits until all have ended. */
+TFU_MUST_USE tfu_code tfu_streams_new(TRITONBACKEND_ModelInstance *instance, tfu_streams **streams, tfu_error *err);
+/* The instance goes; streams go on without it. NULL is fine. */
 void tfu_streams_close(tfu_streams *streams);
 
 /* Has a request answered, token by token, and then released. One that is wrong is answered with its error. */
