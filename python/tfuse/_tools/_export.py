@@ -190,7 +190,7 @@ def write_generator(path, out, home, pages=None, **options):
 
 
 def default_name(path):
-    """Of a file without its suffix; a folder may have a dot in its name, and be called by another, such as \".\"."""
+    """Of a file without its suffix, and of a folder whole, as dots in it are no suffix, whatever path leads to it."""
     return path.resolve().name if path.is_dir() else path.stem
 
 
