@@ -56,9 +56,9 @@ static void free_request(request *r) {
   free(r);
 }
 
-/* It is told, and forgotten; its pages are free for the next. */
+/* It is told, and forgotten; its pages are free for the next, the last one first: more prompts have the beginning. */
 static void end(tfu_engine *e, request *r, int32_t token, tfu_code code, const tfu_error *why) {
-  for (int64_t i = 0; i < r->n_pages; i++) tfu_pages_leave(e->pages, r->pages[i]);
+  for (int64_t i = r->n_pages; i > 0; i--) tfu_pages_leave(e->pages, r->pages[i - 1]);
   r->asked.tell(r->asked.user, token, 1, code, why);
   free_request(r);
 }
@@ -136,6 +136,8 @@ static tfu_code check(const tfu_engine *e, const tfu_generation *g, tfu_error *e
   TFU_REQUIRE(err, g->temperature >= 0 && g->top_k >= 0 && g->top_p >= 0,
               "temperature, top_k and top_p must not be negative, got %g, %lld and %g", (double)g->temperature,
               (long long)g->top_k, (double)g->top_p);
+  TFU_REQUIRE(err, g->n_stops <= TFU_MOST_STOPS, "a request has at most %d stop tokens, got %lld", TFU_MOST_STOPS,
+              (long long)g->n_stops);
   return TFU_OK;
 }
 

@@ -9,7 +9,7 @@
 
 #include <tfuse.h>
 
-enum { TFU_MOST_SIZES = 8 };
+enum { TFU_MOST_SIZES = 8, TFU_MOST_STOPS = 256 };                      /* stops: each new token is compared with all */
 enum { TFU_CANCELLED = 1 };                                             /* a code, of TensorFlow's numbers */
 enum { TFU_WORDS, TFU_WORD_PLACES, TFU_WORD_POSITIONS, TFU_READ_INTS }; /* rows of ints of `read` */
 enum { TFU_LENGTHS, TFU_LIMITS, TFU_DONE, TFU_SEEDS, TFU_TOP_K, TFU_CURRENT, TFU_PLACES, TFU_POSITIONS, TFU_ROW_INTS };

@@ -17,9 +17,7 @@ static tfu_code run(tfu_model *model, const char *name, const tfu_array *in, int
   TFU_REQUIRE(err, s && s->inputs == n && s->outputs == 1, "the model's signature %s is not that of a generation",
               name);
   TFU_TRY(tfu_model_run(model, s, in, &y, err));
-  int64_t there = 1;
-  for (int i = 0; i < y.shape.rank; i++) there *= y.shape.dim[i];
-  const int right = !out || (y.dtype == TFU_TF_INT64 && there == elements);
+  const int right = !out || (y.dtype == TFU_TF_INT64 && tfu_count(&y.shape) == elements);
   if (out && right) memcpy(out, y.data, (size_t)elements * sizeof *out);
   tfu_array_free(&y);
   TFU_REQUIRE(err, right, "the model's signature %s does not give %lld numbers", name, (long long)elements);

@@ -158,7 +158,7 @@ static tfu_code check(const tfu_model *m, const tfu_signature *s, const tfu_arra
     all = bytes < SIZE_MAX - all ? all + bytes : SIZE_MAX;
   }
   if (m->most_bytes && all > m->most_bytes)
-    return tfu_fail(err, TFU_EXHAUSTED, "the inputs are %zu bytes, and the limit is %zu", all, m->most_bytes);
+    return tfu_fail(err, TFU_INVALID, "the inputs are %zu bytes, and the limit is %zu", all, m->most_bytes);
   return TFU_OK;
 }
 

@@ -61,21 +61,14 @@ void tfu_pages_use(tfu_pages *p, int64_t page) {
   p->at[page].users++;
 }
 
-/* Pages whose words come after these go, too: nobody uses them either, as their users would use this one. */
-static void forget(tfu_pages *p, int64_t page) {
-  p->at[page].named = 0;
-  p->unused--;
-  p->free[p->n_free++] = page;
-  for (int64_t i = 0; i < p->n; i++)
-    if (p->at[i].named && p->at[i].before == page) forget(p, i);
-}
-
 int64_t tfu_pages_take(tfu_pages *p) {
   if (!p->n_free) {
     int64_t oldest = TFU_NO_PAGE;
     for (int64_t i = 0; i < p->n; i++)
       if (tfu_pages_is_unused(p, i) && (oldest < 0 || p->at[i].left < p->at[oldest].left)) oldest = i;
-    forget(p, oldest);
+    p->at[oldest].named = 0;
+    p->unused--;
+    p->free[p->n_free++] = oldest;
   }
   const int64_t page = p->free[--p->n_free];
   p->at[page].users = 1;

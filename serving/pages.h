@@ -25,7 +25,8 @@ void tfu_pages_use(tfu_pages *pages, int64_t page); /* one that was found */
 int64_t tfu_pages_take(tfu_pages *pages);
 /* Says what a page has, once it has it. No other page may be found by that, and who uses this one uses `before`. */
 void tfu_pages_name(tfu_pages *pages, int64_t page, int64_t before, const int32_t *words);
-/* A page with a name keeps what it has until somebody else needs it. */
+/* A page with a name keeps what it has until somebody else needs it. Of several, the last is left first: so a page
+ * never loses its name before those that come after it. */
 void tfu_pages_leave(tfu_pages *pages, int64_t page);
 
 #endif

@@ -21,10 +21,8 @@ import json
 import multiprocessing.shared_memory
 import os
 import pathlib
-import selectors
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -38,6 +36,7 @@ import infer
 import keras
 import numpy as np
 import tensorflow as tf
+from load import Load
 
 from tfuse._tools import _export, _model, _serve
 
@@ -86,78 +85,19 @@ def triton(home, *more):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    chosen = _serve.parser().parse_args([str(home / "models"), "--http-port", str(port), "--grpc-port", "0", "--metrics-port", "0"])
-    chosen.rest = list(more) + ["--exit-timeout-secs=5", "--http-thread-count=2"]
-    path = _serve.find_triton()
-    if not path:
-        sys.exit(_serve.NONE)
-    backends = home / "backends"
-    backends.mkdir()
-    _serve.make_backends(backends, path)
-    with open(home / "log", "w") as log:
-        server = subprocess.Popen(_serve.command(chosen, path, backends), stdout=log, stderr=subprocess.STDOUT,
-                                  env={**os.environ, **_serve.environment()})
+    chosen = _serve.parse([str(home / "models"), "--http-port", str(port), "--grpc-port", "0", "--metrics-port", "0", "--",
+                           *more, "--exit-timeout-secs=5", "--http-thread-count=2"])
     try:
-        if not _serve.wait_until_ready(server, chosen, lambda text: None):
-            sys.exit((home / "log").read_text()[-3000:])
-        yield port, server
-    finally:
-        server.terminate()
-        server.wait(60)
+        with _serve.running(chosen) as (process, log):
+            yield port, process
+    except _serve.Failed as error:
+        sys.exit(str(error))
 
 
 def megabytes(process):
     """Resident memory of its own: without pages of files, such as TensorFlow's code."""
     words = dict(line.split(":", 1) for line in pathlib.Path("/proc/%d/status" % process.pid).read_text().splitlines())
     return int(words["RssAnon"].split()[0]) / 1024
-
-
-class Load:
-    """Clients that each send their next request when the last one is answered: one thread for all, sockets as they are."""
-
-    def __init__(self, port, model, values, clients):
-        head, body = infer.body_of(values)
-        self._request = ("POST /v2/models/%s/infer HTTP/1.1\r\nHost: l\r\nInference-Header-Content-Length: %d\r\n"
-                         "Content-Length: %d\r\n\r\n" % (model, head, len(body))).encode() + body
-        self._selector = selectors.DefaultSelector()
-        for _ in range(clients):
-            s = socket.create_connection(("127.0.0.1", port))
-            s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._selector.register(s, selectors.EVENT_READ, {"begin": 0, "data": b""})
-        self.refused = 0
-
-    def close(self):
-        for key in list(self._selector.get_map().values()):
-            self._selector.unregister(key.fileobj)
-            key.fileobj.close()
-
-    def _answered(self, state):
-        head, found, body = state["data"].partition(b"\r\n\r\n")
-        if not found or len(body) < int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]):
-            return False
-        self.refused += not head.startswith(b"HTTP/1.1 200")
-        return True
-
-    def run(self, seconds, most=10 ** 6):
-        """Latencies in milliseconds, sorted."""
-        times, end = [], time.perf_counter() + seconds
-        for key in self._selector.get_map().values():
-            key.data.update(begin=time.perf_counter(), data=b"")
-            key.fileobj.sendall(self._request)
-        waiting = len(self._selector.get_map())
-        while waiting:
-            for key, _ in self._selector.select(60):
-                key.data["data"] += key.fileobj.recv(1 << 20)
-                if not self._answered(key.data):
-                    continue
-                now = time.perf_counter()
-                times.append((now - key.data["begin"]) * 1e3)
-                if now > end or len(times) > most:
-                    waiting -= 1
-                    continue
-                key.data.update(begin=now, data=b"")
-                key.fileobj.sendall(self._request)
-        return sorted(times)
 
 
 def counts(port, model):

@@ -3,6 +3,7 @@
  * A model's instances on one device share a session, which runs as many batches at a time as there are instances. A
  * folder that has a SavedModel and no configuration gets one that is made of its signature. */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -22,6 +23,8 @@ typedef struct served {
   int generates;              /* token by token: each of these has an engine */
   tfu_engine *engine[MAX_DEVICES];
   pthread_mutex_t opening;
+  atomic_int keeps; /* whether the model has kept an input, as in a variable: from then on inputs are copied, or
+                       requests, and with them the model, would not end */
 } served;
 
 typedef struct instance {
@@ -29,6 +32,7 @@ typedef struct instance {
   tfu_model *model;
   const tfu_signature *signature; /* of this model */
   tfu_engine *engine;             /* where it generates */
+  tfu_streams *streams;
 } instance;
 
 /* ---- models ---- */
@@ -185,6 +189,7 @@ static tfu_code initialize_instance(TRITONBACKEND_ModelInstance *of, instance *i
   TFU_REQUIRE(err, device >= 0 && device < MAX_DEVICES, "GPU %d is more than can be served", id);
   i->of = state;
   TFU_TRY(open_on(i->of, device, i, err));
+  if (i->engine) TFU_TRY(tfu_streams_new(of, &i->streams, err));
   if (i->engine) return tfu_triton_code(TRITONBACKEND_ModelInstanceSetState(of, i), err);
   i->signature = tfu_model_signature(i->model, i->of->signature->name);
   TFU_REQUIRE(err,
@@ -194,19 +199,24 @@ static tfu_code initialize_instance(TRITONBACKEND_ModelInstance *of, instance *i
   return tfu_triton_code(TRITONBACKEND_ModelInstanceSetState(of, i), err);
 }
 
+static void free_instance(instance *i) {
+  tfu_streams_close(i->streams);
+  free(i);
+}
+
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance *of) {
   tfu_error err;
   instance *i = calloc(1, sizeof *i);
   if (!i) return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "out of host memory");
   const tfu_code code = initialize_instance(of, i, &err);
-  if (code != TFU_OK) free(i);
+  if (code != TFU_OK) free_instance(i);
   return tfu_triton_error(code, &err);
 }
 
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_ModelInstance *of) {
   void *state = NULL;
   TRITONSERVER_Error *error = TRITONBACKEND_ModelInstanceState(of, &state);
-  free(state);
+  if (state) free_instance(state);
   return error;
 }
 
@@ -216,15 +226,16 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
   uint64_t begin = tfu_nanoseconds(), run_begin, run_end;
   TRITONSERVER_Error *error = TRITONBACKEND_ModelInstanceState(of, &state);
   if (error) return error;
-  const instance *i = state;
+  instance *i = state;
   const tfu_config *c = &i->of->config;
-  for (uint32_t k = 0; i->engine && k < n; k++) tfu_stream_begin(of, requests[k], c, i->engine);
+  for (uint32_t k = 0; i->engine && k < n; k++) tfu_stream_begin(i->streams, requests[k], c, i->engine);
   if (i->engine) return NULL;
   tfu_request *r = calloc(n + 1, sizeof *r);
   /* Requests are the server's until they are released, and so it answers them in this case. */
   if (!r) return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "out of host memory");
   for (uint32_t k = 0; k < n; k++) {
     r[k].of = requests[k];
+    r[k].is_copied = atomic_load(&i->of->keeps);
     tfu_request_read(&r[k], c, i->signature);
   }
   const int64_t rows = tfu_batch_run(i->model, c, i->signature, r, n, &run_begin, &run_end);
@@ -233,7 +244,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
     tfu_request_free(&r[k], i->signature);
     tfu_triton_drop(TRITONBACKEND_ModelInstanceReportStatistics(of, requests[k], r[k].code == TFU_OK, begin, run_begin,
                                                                 run_end, end));
-    tfu_request_release(&r[k]);
+    if (tfu_request_release(&r[k])) atomic_store(&i->of->keeps, 1);
   }
   if (rows)
     tfu_triton_drop(

@@ -24,6 +24,36 @@ static int fit(const tfu_request *a, const tfu_request *b, const tfu_config *c, 
   return 1;
 }
 
+/* Padding may make what was given so many times as large, and some bytes more: beyond that, one long request would have
+ * the memory, and the time, of as many long ones as there are requests. */
+enum { MOST_TIMES = 4, MOST_BYTES_MORE = 4 << 20 };
+
+/* Dtypes and shapes of the joined arrays, before any of them is made; an error where they are too large. */
+static tfu_code plan(const tfu_config *c, const tfu_signature *s, tfu_request *const *r, int n, tfu_array *all,
+                     tfu_error *err) {
+  size_t elements, bytes, given = 0, joined = 0;
+  for (int i = 0; i < s->inputs; i++) {
+    const int dtype = s->input[i].dtype, axis = tfu_config_axis(c, s->input[i].name);
+    tfu_shape *shape = &all[i].shape;
+    all[i].dtype = dtype;
+    *shape = r[0]->in[i].shape;
+    shape->dim[0] = 0;
+    for (int k = 0; k < n; k++) {
+      const tfu_shape *x = &r[k]->in[i].shape;
+      if (__builtin_add_overflow(shape->dim[0], r[k]->rows, &shape->dim[0]))
+        return tfu_fail(err, TFU_EXHAUSTED, "the batch is too long");
+      if (axis && x->dim[axis] > shape->dim[axis]) shape->dim[axis] = x->dim[axis];
+      TFU_TRY(tfu_array_size(dtype, x, &elements, &bytes, err));
+      given += bytes;
+    }
+    TFU_TRY(tfu_array_size(dtype, shape, &elements, &bytes, err));
+    joined = bytes < SIZE_MAX - joined ? joined + bytes : SIZE_MAX;
+  }
+  if (joined > MOST_TIMES * given + MOST_BYTES_MORE || (c->max_bytes && joined > (size_t)c->max_bytes))
+    return tfu_fail(err, TFU_EXHAUSTED, "the inputs are %zu bytes, and in one batch %zu", given, joined);
+  return TFU_OK;
+}
+
 /* Puts a request's rows into the joined array, from `row` on. What is longer there along the ragged axis stays as it
  * is. */
 static void put_rows(tfu_array *all, int64_t row, const tfu_array *x, int axis) {
@@ -40,26 +70,20 @@ static void put_rows(tfu_array *all, int64_t row, const tfu_array *x, int axis) 
   for (size_t i = 0; i < blocks; i++) memcpy(to + i * stride, (const char *)x->data + i * block, block);
 }
 
+/* Joins the i-th inputs in an array as it was planned. */
 static tfu_code join_input(const tfu_config *c, const tfu_signature *s, int i, tfu_request *const *r, int n,
                            tfu_array *all, tfu_error *err) {
   const int axis = tfu_config_axis(c, s->input[i].name);
-  tfu_shape shape = r[0]->in[i].shape;
+  const tfu_shape shape = all->shape;
   size_t elements, bytes;
   int padded = 0;
-  shape.dim[0] = 0;
-  for (int k = 0; k < n; k++) {
-    const tfu_shape *x = &r[k]->in[i].shape;
-    if (__builtin_add_overflow(shape.dim[0], r[k]->rows, &shape.dim[0]))
-      return tfu_fail(err, TFU_EXHAUSTED, "the batch is too long");
-    padded |= axis && x->dim[axis] != shape.dim[axis];
-    if (axis && x->dim[axis] > shape.dim[axis]) shape.dim[axis] = x->dim[axis];
-  }
-  TFU_TRY(tfu_array_size(s->input[i].dtype, &shape, &elements, &bytes, err));
-  if (s->input[i].dtype == TFU_TF_STRING) {
-    *all = (tfu_array){.dtype = TFU_TF_STRING, .shape = shape, .data = calloc(elements + 1, sizeof(tfu_text))};
+  for (int k = 0; axis && k < n; k++) padded |= r[k]->in[i].shape.dim[axis] != shape.dim[axis];
+  TFU_TRY(tfu_array_size(all->dtype, &shape, &elements, &bytes, err));
+  if (all->dtype == TFU_TF_STRING) {
+    all->data = calloc(elements + 1, sizeof(tfu_text));
     if (!all->data) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
   } else {
-    TFU_TRY(tfu_array_new(s->input[i].dtype, &shape, all, err));
+    TFU_TRY(tfu_array_new(all->dtype, &shape, all, err));
     if (padded) memset(all->data, 0, bytes);
   }
   int64_t row = 0;
@@ -80,13 +104,13 @@ static void free_joined(tfu_array *all, int n) {
 static tfu_code run_joined(tfu_model *model, const tfu_config *c, const tfu_signature *s, tfu_request *const *r, int n,
                            tfu_array *out, uint64_t *begin, tfu_error *err) {
   if (n == 1) { /* as they are */
-    if (!r[0]->lease) tfu_request_lend(r[0], s);
+    if (!r[0]->is_copied && !r[0]->lease) tfu_request_lend(r[0], s);
     *begin = tfu_nanoseconds();
     return tfu_model_run(model, s, r[0]->in, out, err);
   }
   tfu_array *all = calloc((size_t)s->inputs + 1, sizeof *all);
   if (!all) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
-  tfu_code code = TFU_OK;
+  tfu_code code = plan(c, s, r, n, all, err);
   for (int i = 0; code == TFU_OK && i < s->inputs; i++) code = join_input(c, s, i, r, n, &all[i], err);
   *begin = tfu_nanoseconds();
   if (code == TFU_OK) code = tfu_model_run(model, s, all, out, err);

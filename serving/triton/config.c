@@ -25,6 +25,12 @@ static const struct {
 
 TRITONSERVER_DataType tfu_triton_dtype(int dtype) { return types[dtype].type; }
 
+int tfu_triton_dtype_of(TRITONSERVER_DataType type) {
+  int dtype = TFU_COUNT(types);
+  while (--dtype > 0 && types[dtype].type != type) continue;
+  return dtype;
+}
+
 int tfu_config_axis(const tfu_config *c, const char *name) {
   for (int i = 0; i < c->n_ragged; i++)
     if (!strcmp(c->ragged[i].name, name)) return c->ragged[i].axis;
@@ -46,8 +52,8 @@ static tfu_code read_text(tfu_json config, const char *name, char *text, size_t 
 static tfu_code read_number(tfu_json config, const char *name, int64_t *number, tfu_error *err) {
   const tfu_json value = parameter(config, name);
   *number = tfu_json_integer(value, value.at ? -1 : 0);
-  TFU_REQUIRE(err, *number >= 0, "parameter %s must be a number, got %.*s", name, (int)(value.end - value.at),
-              value.at);
+  TFU_REQUIRE(err, *number >= 0, "parameter %s must be a whole number, 0 or more, got %.*s", name,
+              (int)(value.end - value.at), value.at);
   return TFU_OK;
 }
 

@@ -43,6 +43,7 @@ TFU_MUST_USE tfu_code tfu_config_complete(tfu_json config, tfu_config *c, const 
 
 int tfu_config_axis(const tfu_config *c, const char *name); /* the ragged axis of a port; 0: none */
 
-TRITONSERVER_DataType tfu_triton_dtype(int dtype); /* of a number of TensorFlow's */
+TRITONSERVER_DataType tfu_triton_dtype(int dtype);   /* of a number of TensorFlow's */
+int tfu_triton_dtype_of(TRITONSERVER_DataType type); /* and the reverse; 0: TensorFlow has none */
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "serving/engine.h"
 #include "serving/triton/memory.h"
 
 tfu_code tfu_triton_code(TRITONSERVER_Error *error, tfu_error *err) {
@@ -17,6 +18,9 @@ tfu_code tfu_triton_code(TRITONSERVER_Error *error, tfu_error *err) {
 TRITONSERVER_Error *tfu_triton_error(tfu_code code, const tfu_error *err) {
   switch ((int)code) {
     case TFU_OK: return NULL;
+    case TFU_CANCELLED: /* servers that never cancel do not know it */
+      return TRITONSERVER_ErrorNew(
+          TRITONBACKEND_RequestIsCancelled ? TRITONSERVER_ERROR_CANCELLED : TRITONSERVER_ERROR_INTERNAL, err->text);
     case TFU_INVALID: return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INVALID_ARG, err->text);
     case 5: return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_NOT_FOUND, err->text);
     case TFU_EXHAUSTED: return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, err->text);
@@ -82,18 +86,25 @@ static tfu_code texts_of(const char *data, size_t bytes, size_t elements, tfu_te
   return TFU_OK;
 }
 
-static tfu_code read_input(tfu_request *r, const tfu_config *c, const tfu_port *port, tfu_array *x, void **own,
-                           tfu_error *err) {
-  TRITONBACKEND_Input *input;
+TRITONBACKEND_Input *tfu_request_input(TRITONBACKEND_Request *request, const char *name) {
+  TRITONBACKEND_Input *input = NULL;
+  TRITONSERVER_Error *error = TRITONBACKEND_RequestInput(request, name, &input);
+  tfu_triton_drop(error);
+  return error ? NULL : input;
+}
+
+static tfu_code read_input(tfu_request *r, const tfu_config *c, const tfu_port *port, TRITONBACKEND_Input *input,
+                           tfu_array *x, void **own, tfu_error *err) {
   TRITONSERVER_DataType type;
   const int64_t *dim;
   void *data;
   uint32_t rank, pieces;
   uint64_t given;
   size_t elements, bytes;
-  TFU_TRY(tfu_triton_code(TRITONBACKEND_RequestInput(r->of, port->name, &input), err));
   TFU_TRY(tfu_triton_code(TRITONBACKEND_InputProperties(input, NULL, &type, &dim, &rank, &given, &pieces), err));
-  TFU_REQUIRE(err, type == tfu_triton_dtype(port->dtype), "it must be %s", tfu_tf_dtype_name(port->dtype));
+  const char *got = tfu_tf_dtype_name(tfu_triton_dtype_of(type));
+  TFU_REQUIRE(err, type == tfu_triton_dtype(port->dtype), "it must be %s, got %s", tfu_tf_dtype_name(port->dtype),
+              got ? got : "an unknown dtype");
   TFU_REQUIRE(err, rank <= TFU_MAX_RANK, "its rank must be at most %d, got %u", TFU_MAX_RANK, rank);
   *x = (tfu_array){.dtype = port->dtype, .shape = {.rank = (int)rank}};
   for (uint32_t i = 0; i < rank; i++) x->shape.dim[i] = dim[i];
@@ -140,8 +151,11 @@ void tfu_request_read(tfu_request *r, const tfu_config *c, const tfu_signature *
   r->own = calloc(2 * (size_t)s->inputs + 1, sizeof *r->own);
   r->code = r->in && r->own ? TFU_OK : tfu_fail(&r->err, TFU_EXHAUSTED, "out of host memory");
   for (int i = 0; r->code == TFU_OK && i < s->inputs; i++) {
-    const tfu_code code = read_input(r, c, &s->input[i], &r->in[i], &r->own[2 * i], &why);
-    if (code != TFU_OK) r->code = tfu_fail(&r->err, code, "input %s: %s", s->input[i].name, why.text);
+    const char *name = s->input[i].name;
+    TRITONBACKEND_Input *input = tfu_request_input(r->of, name);
+    const tfu_code code = input ? read_input(r, c, &s->input[i], input, &r->in[i], &r->own[2 * i], &why) : TFU_OK;
+    if (!input) r->code = tfu_fail(&r->err, TFU_INVALID, "input %s is missing, and the model needs it", name);
+    else if (code != TFU_OK) r->code = tfu_fail(&r->err, code, "input %s: %s", name, why.text);
   }
   if (r->rows < 0) r->rows = 1;
 }
@@ -154,12 +168,15 @@ struct tfu_lease {
   TRITONBACKEND_Request *of;
 };
 
-static void leave(void *lease) {
-  struct tfu_lease *l = lease;
-  if (atomic_fetch_sub(&l->users, 1) > 1) return;
+/* Whether others use it still. */
+static int leave(struct tfu_lease *l) {
+  if (atomic_fetch_sub(&l->users, 1) > 1) return 1;
   tfu_triton_drop(TRITONBACKEND_RequestRelease(l->of, TRITONSERVER_REQUEST_RELEASE_ALL));
   free(l);
+  return 0;
 }
+
+static void tensor_leaves(void *lease) { (void)leave(lease); }
 
 void tfu_request_lend(tfu_request *r, const tfu_signature *s) {
   struct tfu_lease *l = r->lease = malloc(sizeof *l);
@@ -168,13 +185,14 @@ void tfu_request_lend(tfu_request *r, const tfu_signature *s) {
   atomic_init(&l->users, 1);
   for (int i = 0; i < s->inputs; i++) {
     atomic_fetch_add(&l->users, 1);
-    if (!tfu_array_lend(&r->in[i], leave, l)) atomic_fetch_sub(&l->users, 1);
+    if (!tfu_array_lend(&r->in[i], tensor_leaves, l)) atomic_fetch_sub(&l->users, 1);
   }
 }
 
-void tfu_request_release(tfu_request *r) {
-  if (r->lease) leave(r->lease);
-  else tfu_triton_drop(TRITONBACKEND_RequestRelease(r->of, TRITONSERVER_REQUEST_RELEASE_ALL));
+int tfu_request_release(tfu_request *r) {
+  if (r->lease) return leave(r->lease);
+  tfu_triton_drop(TRITONBACKEND_RequestRelease(r->of, TRITONSERVER_REQUEST_RELEASE_ALL));
+  return 0;
 }
 
 void tfu_request_free(tfu_request *r, const tfu_signature *s) {
@@ -195,21 +213,27 @@ typedef struct part {
   size_t blocks, block, stride; /* so many, of so many bytes, so far apart */
 } part;
 
+/* Of what the model gives: that it is not as wanted is no fault of the request. */
+#define EXPECT(err, condition, ...)                                      \
+  do {                                                                   \
+    if (!(condition)) return tfu_fail((err), TFU_INTERNAL, __VA_ARGS__); \
+  } while (0)
+
 static tfu_code part_of(const tfu_request *r, const tfu_config *c, const tfu_port *port, const tfu_array *out,
                         int64_t row, int64_t all_rows, part *p, tfu_error *err) {
   const int axis = tfu_config_axis(c, port->name);
   const size_t size = tfu_tf_dtype_size(out->dtype);
   *p = (part){.shape = out->shape, .begin = out->data};
-  TFU_REQUIRE(err, !axis || axis < out->shape.rank, "the model gives shape %s, which has no axis %d",
-              tfu_show(&out->shape).text, axis);
+  EXPECT(err, !axis || axis < out->shape.rank, "the model gives shape %s, which has no axis %d",
+         tfu_show(&out->shape).text, axis);
   int64_t each = 1, kept = 1; /* elements of a block, in the result and of those in the response */
   for (int i = axis; i < out->shape.rank; i++) each *= out->shape.dim[i];
   kept = each;
   if (c->max_batch) {
-    TFU_REQUIRE(err, out->shape.rank > 0 && out->shape.dim[0] == all_rows,
-                "the model gives shape %s for a batch of %lld: its first size must be that of the batch, or "
-                "max_batch_size 0",
-                tfu_show(&out->shape).text, (long long)all_rows);
+    EXPECT(err, out->shape.rank > 0 && out->shape.dim[0] == all_rows,
+           "the model gives shape %s for a batch of %lld: its first size must be that of the batch, or "
+           "max_batch_size 0",
+           tfu_show(&out->shape).text, (long long)all_rows);
     p->shape.dim[0] = r->rows;
     int64_t of_row = 1;
     for (int i = 1; i < out->shape.rank; i++) of_row *= out->shape.dim[i];
@@ -217,8 +241,8 @@ static tfu_code part_of(const tfu_request *r, const tfu_config *c, const tfu_por
     if (!axis) each = kept = each / (all_rows ? all_rows : 1) * r->rows;
   }
   if (axis && r->length >= 0) {
-    TFU_REQUIRE(err, r->length <= out->shape.dim[axis], "the model gives shape %s for a length of %lld along axis %d",
-                tfu_show(&out->shape).text, (long long)r->length, axis);
+    EXPECT(err, r->length <= out->shape.dim[axis], "the model gives shape %s for a length of %lld along axis %d",
+           tfu_show(&out->shape).text, (long long)r->length, axis);
     kept = out->shape.dim[axis] ? each / out->shape.dim[axis] * r->length : 0;
     p->shape.dim[axis] = r->length;
   }
@@ -292,8 +316,9 @@ static tfu_code write_outputs(tfu_request *r, TRITONBACKEND_Response *response, 
     TFU_TRY(tfu_triton_code(TRITONBACKEND_RequestOutputName(r->of, i, &name), err));
     while (k < s->outputs && strcmp(s->output[k].name, name)) k++;
     TFU_REQUIRE(err, k < s->outputs, "the model has no output %s", name);
-    TFU_REQUIRE(err, out[k].dtype == s->output[k].dtype, "output %s must be %s and is not", name,
-                tfu_tf_dtype_name(s->output[k].dtype));
+    const char *got = tfu_tf_dtype_name(out[k].dtype);
+    EXPECT(err, out[k].dtype == s->output[k].dtype, "the model gives %s for output %s, which must be %s",
+           got ? got : "an unknown dtype", name, tfu_tf_dtype_name(s->output[k].dtype));
     TFU_TRY(part_of(r, c, &s->output[k], &out[k], row, all_rows, &p, err));
     TFU_TRY(write_output(response, &s->output[k], &p, err));
   }

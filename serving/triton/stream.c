@@ -1,8 +1,10 @@
 #include "serving/triton/stream.h"
 
-#include <stdatomic.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "serving/generator.h"
 #include "serving/triton/batch.h"
@@ -48,11 +50,50 @@ tfu_code tfu_stream_engine(tfu_model *model, const tfu_config *c, tfu_engine **e
   return code;
 }
 
+/* ---- those of an instance ---- */
+
+struct tfu_streams {
+  pthread_mutex_t lock;
+  TRITONBACKEND_ModelInstance *instance; /* NULL: it is gone */
+  int users;                             /* streams, and the instance */
+};
+
+tfu_code tfu_streams_new(TRITONBACKEND_ModelInstance *instance, tfu_streams **streams, tfu_error *err) {
+  tfu_streams *s = *streams = malloc(sizeof *s);
+  if (!s) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
+  *s = (tfu_streams){.instance = instance, .users = 1};
+  pthread_mutex_init(&s->lock, NULL);
+  return TFU_OK;
+}
+
+static void join(tfu_streams *s) {
+  pthread_mutex_lock(&s->lock);
+  s->users++;
+  pthread_mutex_unlock(&s->lock);
+}
+
+static void leave(tfu_streams *s) {
+  pthread_mutex_lock(&s->lock);
+  const int left = --s->users;
+  pthread_mutex_unlock(&s->lock);
+  if (left) return;
+  pthread_mutex_destroy(&s->lock);
+  free(s);
+}
+
+void tfu_streams_close(tfu_streams *s) {
+  if (!s) return;
+  pthread_mutex_lock(&s->lock);
+  s->instance = NULL;
+  pthread_mutex_unlock(&s->lock);
+  leave(s);
+}
+
 /* ---- a request ---- */
 
 typedef struct stream {
   tfu_request request;
-  TRITONBACKEND_ModelInstance *instance;
+  tfu_streams *streams;
   const tfu_config *config;
   uint64_t begin;
 } stream;
@@ -65,8 +106,12 @@ static void send(stream *s, int32_t token, int ended, tfu_code code, const tfu_e
                      ended ? TRITONSERVER_RESPONSE_COMPLETE_FINAL : 0);
   if (!ended) return;
   const uint64_t now = tfu_nanoseconds();
-  tfu_triton_drop(TRITONBACKEND_ModelInstanceReportStatistics(s->instance, s->request.of, s->request.code == TFU_OK,
-                                                              s->begin, s->begin, now, now));
+  pthread_mutex_lock(&s->streams->lock); /* so long the instance is there */
+  if (s->streams->instance)
+    tfu_triton_drop(TRITONBACKEND_ModelInstanceReportStatistics(
+        s->streams->instance, s->request.of, s->request.code == TFU_OK, s->begin, s->begin, now, now));
+  pthread_mutex_unlock(&s->streams->lock);
+  leave(s->streams);
   tfu_triton_drop(TRITONBACKEND_RequestRelease(s->request.of, TRITONSERVER_REQUEST_RELEASE_ALL));
 }
 
@@ -95,12 +140,8 @@ static tfu_code read_inputs(brought *b, const tfu_config *c, tfu_error *err) {
   int of[PORTS];
   b->signature.input = b->there;
   for (int i = 0; i < PORTS; i++) {
-    TRITONBACKEND_Input *input;
     b->n[i] = -1;
-    TRITONSERVER_Error *error = TRITONBACKEND_RequestInput(b->request.of, inputs[i].name, &input);
-    tfu_triton_drop(error);
-    TFU_REQUIRE(err, !error || (i != TOKEN_IDS && i != MAX_NEW_TOKENS), "input %s is missing", inputs[i].name);
-    if (error) continue;
+    if (i != TOKEN_IDS && i != MAX_NEW_TOKENS && !tfu_request_input(b->request.of, inputs[i].name)) continue;
     of[b->signature.inputs] = i;
     b->there[b->signature.inputs++] = inputs[i];
   }
@@ -109,8 +150,7 @@ static tfu_code read_inputs(brought *b, const tfu_config *c, tfu_error *err) {
   TFU_TRY(b->request.code);
   for (int i = 0; i < b->signature.inputs; i++) {
     const tfu_array *x = &b->request.in[i];
-    int64_t n = 1;
-    for (int k = 0; k < x->shape.rank; k++) n *= x->shape.dim[k];
+    const int64_t n = tfu_count(&x->shape);
     TFU_REQUIRE(err, b->there[i].shape.rank || n == 1, "input %s must be one number, got %lld", b->there[i].name,
                 (long long)n);
     const size_t size = tfu_tf_dtype_size(x->dtype), bytes = (size_t)n * size;
@@ -123,9 +163,15 @@ static tfu_code read_inputs(brought *b, const tfu_config *c, tfu_error *err) {
   return TFU_OK;
 }
 
+/* The seed of a request that brings none. */
+static int64_t any_seed(void) {
+  int64_t seed;
+  const int drawn = syscall(SYS_getrandom, &seed, sizeof seed, 0) == sizeof seed; /* glibc's own is newer than some */
+  return drawn ? seed & INT64_MAX : (int64_t)tfu_nanoseconds();
+}
+
 /* From here on the stream is the engine's, unless this fails. */
 static tfu_code add(stream *s, tfu_engine *engine, brought *b, tfu_error *err) {
-  static atomic_llong number; /* seeds of those that bring none */
   TFU_TRY(read_inputs(b, s->config, err));
   const void *const *in = b->data;
   const tfu_generation asked = {.prompt = in[TOKEN_IDS],
@@ -136,19 +182,19 @@ static tfu_code add(stream *s, tfu_engine *engine, brought *b, tfu_error *err) {
                                 .temperature = in[TEMPERATURE] ? *(const float *)in[TEMPERATURE] : 0,
                                 .top_p = in[TOP_P] ? *(const float *)in[TOP_P] : 1,
                                 .top_k = in[TOP_K] ? *(const int32_t *)in[TOP_K] : 0,
-                                .seed = in[SEED] ? *(const int64_t *)in[SEED] : atomic_fetch_add(&number, 1),
+                                .seed = in[SEED] ? *(const int64_t *)in[SEED] : any_seed(),
                                 .user = s,
                                 .is_gone = is_gone,
                                 .tell = tell};
   return tfu_engine_add(engine, &asked, err);
 }
 
-void tfu_stream_begin(TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request *request, const tfu_config *c,
-                      tfu_engine *engine) {
+void tfu_stream_begin(tfu_streams *streams, TRITONBACKEND_Request *request, const tfu_config *c, tfu_engine *engine) {
   tfu_error err;
   brought b = {.request = {.of = request}};
-  stream begun = {.request = {.of = request}, .instance = instance, .config = c, .begin = tfu_nanoseconds()};
+  stream begun = {.request = {.of = request}, .streams = streams, .config = c, .begin = tfu_nanoseconds()};
   stream *s = malloc(sizeof *s);
+  join(streams);
   if (!s) {
     const tfu_code code = tfu_fail(&err, TFU_EXHAUSTED, "out of host memory");
     send(&begun, -1, 1, code, &err);

@@ -15,8 +15,16 @@ TFU_MUST_USE tfu_code tfu_stream_check(tfu_json config, const tfu_config *c, tfu
 /* An engine for a model, with its thread. */
 TFU_MUST_USE tfu_code tfu_stream_engine(tfu_model *model, const tfu_config *c, tfu_engine **engine, tfu_error *err);
 
+/* What the streams of an instance share: they report to it when they end, unless the server has taken it away. It may,
+ * while the model goes on; to wait for them then would stop clients that share a thread of the server with the one who
+ * asked for that. */
+typedef struct tfu_streams tfu_streams;
+
+TFU_MUST_USE tfu_code tfu_streams_new(TRITONBACKEND_ModelInstance *instance, tfu_streams **streams, tfu_error *err);
+/* The instance goes; streams go on without it. NULL is fine. */
+void tfu_streams_close(tfu_streams *streams);
+
 /* Has a request answered, token by token, and then released. One that is wrong is answered with its error. */
-void tfu_stream_begin(TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request *request, const tfu_config *c,
-                      tfu_engine *engine);
+void tfu_stream_begin(tfu_streams *streams, TRITONBACKEND_Request *request, const tfu_config *c, tfu_engine *engine);
 
 #endif

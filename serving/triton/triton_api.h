@@ -26,13 +26,14 @@ typedef unsigned TRITONSERVER_InstanceGroupKind;
 typedef unsigned TRITONSERVER_MemoryType;
 #endif
 
-/* Values of its enums, in all releases. */
+/* Values of its enums, in all releases; that of CANCELLED came with TRITONBACKEND_RequestIsCancelled. */
 #define TFU_TRITON_CONSTANTS(X)              \
   X(TRITONSERVER_ERROR_INTERNAL, 1)          \
   X(TRITONSERVER_ERROR_NOT_FOUND, 2)         \
   X(TRITONSERVER_ERROR_INVALID_ARG, 3)       \
   X(TRITONSERVER_ERROR_UNAVAILABLE, 4)       \
   X(TRITONSERVER_ERROR_UNSUPPORTED, 5)       \
+  X(TRITONSERVER_ERROR_CANCELLED, 7)         \
   X(TRITONSERVER_MEMORY_CPU, 0)              \
   X(TRITONSERVER_MEMORY_CPU_PINNED, 1)       \
   X(TRITONSERVER_MEMORY_GPU, 2)              \

@@ -225,7 +225,7 @@ static int64_t run_pages(tfu_engine *e, client *c, const char *pages) {
   return (words_read - before) / PAGE;
 }
 
-/* Pages that nobody uses stay until others need them, oldest first; what came after one goes with it. */
+/* Pages that nobody uses stay until others need them, oldest first, and what comes after one before that. */
 static void test_pages_that_stay(void) {
   client c;
   tfu_engine *e = engine_of(6);
@@ -235,6 +235,10 @@ static void test_pages_that_stay(void) {
   CHECK(run_pages(e, &c, "pqrst") == 5); /* all but one are taken */
   CHECK(run_pages(e, &c, "qb") == 2 && run_pages(e, &c, "ab") == 2 && run_pages(e, &c, "xyz") == 3);
   CHECK(run_pages(e, &c, "ayz") >= 2); /* y and z after an x are no others' */
+  tfu_engine_free(e);
+  /* Of a long beginning the last page is taken first, and the others are found again. */
+  e = engine_of(6);
+  CHECK(run_pages(e, &c, "abc") == 3 && run_pages(e, &c, "xyz") == 3 && run_pages(e, &c, "abc") == 1);
   tfu_engine_free(e);
 }
 
@@ -349,6 +353,12 @@ static void test_refused(void) {
   c.prompt[1] = WORDS;
   CHECK(tfu_engine_add(e, &c.asked, &err) == TFU_INVALID);
   CHECK_TEXT(err.text, "ids are from 0 to 999, got 1000");
+  static const int32_t stops[TFU_MOST_STOPS + 1];
+  ask(&c, 0, 2, 2);
+  c.asked.stops = stops;
+  c.asked.n_stops = TFU_COUNT(stops);
+  CHECK(tfu_engine_add(e, &c.asked, &err) == TFU_INVALID);
+  CHECK_TEXT(err.text, "a request has at most 256 stop tokens, got 257");
   CHECK(!tfu_engine_step(e) && !c.ended && tfu_engine_available(e) == 4);
   tfu_engine_free(e);
 }

@@ -91,7 +91,7 @@ static void test_limit(void) {
   CHECK(tfu_model_run(model, tfu_model_signature(model, NULL), &in, &out, &err) == TFU_OK);
   tfu_array_free(&out);
   in.shape.dim[0] = 5;
-  CHECK(tfu_model_run(model, tfu_model_signature(model, NULL), &in, &out, &err) == TFU_EXHAUSTED);
+  CHECK(tfu_model_run(model, tfu_model_signature(model, NULL), &in, &out, &err) == TFU_INVALID);
   CHECK_TEXT(err.text, "the inputs are 20 bytes, and the limit is 16");
   tfu_model_close(model);
 }

@@ -1,4 +1,4 @@
-"""Servers that tests start: `python -m tfuse serve`, as a process."""
+"""Servers that tests start: `python -m tfuse serve` as a process, or a Triton as that starts it."""
 
 import contextlib
 import os
@@ -6,7 +6,6 @@ import pathlib
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 import tensorflow as tf
@@ -48,14 +47,7 @@ def start(folder, *arguments):
 def triton(folder, log, *arguments, grpc_port=0):
     """The HTTP port of a Triton for a folder of models; arguments are its own."""
     port = free_port()
-    process = start(folder, "--http-port", port, "--grpc-port", grpc_port, "--metrics-port", 0, "--log", log, "--",
-                    "--exit-timeout-secs=5", *arguments)
-    try:
-        deadline = time.monotonic() + 120
-        while not _serve.is_ready("127.0.0.1", port):
-            assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
-            time.sleep(0.2)
+    own = [folder, "--http-port", port, "--grpc-port", grpc_port, "--metrics-port", 0, "--log", log, "--wait", 120, "--",
+           "--exit-timeout-secs=5", *arguments]
+    with _serve.running(_serve.parse([str(word) for word in own])):
         yield port
-    finally:
-        process.terminate()
-        process.communicate(timeout=90)

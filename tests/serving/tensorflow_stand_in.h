@@ -15,6 +15,7 @@
 #define KEPT 1e30f
 
 static atomic_int living, runs, loads;
+static atomic_size_t largest; /* bytes of a tensor */
 
 struct TF_Status {
   int code;
@@ -104,6 +105,7 @@ static TF_Tensor *new_tensor(TF_DataType type, const int64_t *dim, int rank, voi
   for (int i = 0; i < rank; i++) elements *= (size_t)(t->dim[i] = dim[i]);
   CHECK(bytes == elements * (type == TFU_TF_STRING ? sizeof(TF_TString) : tfu_tf_dtype_size((int)type)));
   CHECK((uintptr_t)data % 64 == 0);
+  if (bytes > largest) largest = bytes;
   return t;
 }
 static void delete_tensor(TF_Tensor *t) {

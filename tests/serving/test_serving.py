@@ -1,6 +1,7 @@
 """Models outside of Python: by the C API, in a C program, and in Triton where one is installed, with the results that Python has;
 and the commands around them."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -22,6 +23,7 @@ import servers
 import tfuse
 from conftest import GPUS, ROOT
 from infer import Client, Refused
+from load import Load
 from servers import NO_TRITON, free_port, like_a_server, start
 from tfuse._core import _library
 from tfuse._tools import _check, _config, _export, _model, _serve
@@ -225,7 +227,48 @@ def test_what_export_writes(folder, capsys):
     assert not [path for path in (folder / "served").iterdir() if path.name.startswith(".")]
 
 
-def test_check(folder, capsys):
+def test_export_keeps_what_is_there(folder, tmp_path, capsys):
+    """A configuration that was changed by hand, and a version, whatever it has in it."""
+    saved, home = tmp_path / "models/qwen2.5_3b", tmp_path / "qwen2.5_3b"
+    shutil.copytree(folder / "sums", saved)
+    export = lambda version: _export.main([str(saved / "../qwen2.5_3b"), str(tmp_path), "--version", str(version)])
+    config, old = home / "config.pbtxt", home / "config.pbtxt.old"
+    assert export(1) == export(2) == 0 and not old.exists()
+    made, text = config.read_text(), "# by hand\n" + config.read_text()
+    config.write_text(text)
+    capsys.readouterr()
+    assert export(3) == 0 and "is kept as config.pbtxt.old" in capsys.readouterr().err
+    assert old.read_text() == text and config.read_text() == made
+    assert sorted(path.name for path in home.iterdir()) == ["1", "2", "3", "config.pbtxt", "config.pbtxt.old", "request.json"]
+    (home / "4").mkdir()
+    config.write_text(text)
+    with pytest.raises(SystemExit, match="4 is there already"):
+        export(4)
+    assert config.read_text() == text
+
+
+def test_what_export_refuses(folder, tmp_path, capsys):
+    export = lambda *arguments: _export.main([str(folder / "sums"), str(tmp_path / "served"), *arguments])
+    for ragged, why in (("ids:1 other:1", "other:1 names none of the model's: it has doubled, ids, sum"),
+                        ("ids", "ids names none"), ("ids:0", "ids has axes 1 to 1"), ("ids:2", "ids has axes 1 to 1"),
+                        ("ids:x", "ids has axes 1 to 1")):
+        with pytest.raises(SystemExit, match=why):
+            export("--ragged", ragged)
+    with pytest.raises(SystemExit, match="--ragged is for batches, and there are none"):
+        export("--ragged", "ids:1", "--max-batch", "0")
+    for arguments, why in ((["--generate", "--max-batch", "4", "--stock"], "--stock, --max-batch: not with --generate"),
+                           (["--rows", "4"], "--rows: only with --generate"),
+                           (["--generate", "--rows", "0"], "at least 1, got 0"),
+                           (["--generate", "--room", "-1"], "at least 1, got -1")):
+        with pytest.raises(SystemExit):
+            export(*arguments)
+        assert why in capsys.readouterr().err
+    assert not list((tmp_path / "served").glob("*"))
+    assert export("--ragged", "ids:1  doubled:1") == 0
+    assert '{ string_value: "ids:1,doubled:1" }' in (tmp_path / "served/sums/config.pbtxt").read_text()
+
+
+def test_check(folder, tmp_path, capsys):
     assert _check.main([str(saved(folder, "bert")), "--batches", "2", "--size", "16", "--seconds", "0.05"]) == 0
     said = capsys.readouterr().out
     assert "are tfuse's: " in said and "Attention" in said and "batch 2: " in said and said.endswith(" ms, and the same bits\n")
@@ -233,13 +276,19 @@ def test_check(folder, capsys):
     assert "of which 0 are tfuse's\n" in capsys.readouterr().out
     assert _check.main([str(saved(folder, "strings")), "--batches", "2", "--seconds", "0.01"]) == 0
     assert "the same bits" in capsys.readouterr().out
+    strings = Strings()
+    for i, signatures in enumerate(({"only": strings.sums}, {"sums": strings.sums, "join": strings.join})):
+        tf.saved_model.save(strings, tmp_path / str(i), signatures=signatures)
+    check = lambda i, *arguments: _check.main([str(tmp_path / str(i)), "--batches", "1", "--seconds", "0.01", *arguments])
+    assert check(0) == 0 and check(1, "--signature", "sums") == 0 and check(1) == 1
+    assert "has no signature serving_default: it has join, sums" in capsys.readouterr().err
     numbers, texts = np.float32([0.0, 1.0]), np.array([b"a", b"b"], object)
     assert _check.same(numbers, numbers.copy()) and not _check.same(numbers, np.float32([-0.0, 1.0]))
     assert _check.same(texts, texts.copy()) and not _check.same(texts, texts[::-1])
 
 
 STAND_IN = """#!%s
-import http.server, sys
+import http.server, os, sys
 arguments = dict(word.lstrip("-").partition("=")[::2] for word in sys.argv[1:])
 print(*sys.argv, flush=True)
 if "fail" in arguments: sys.exit(3)
@@ -247,6 +296,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
         self.end_headers()
+        if "die" in arguments:
+            self.wfile.flush()
+            print("the last words", flush=True)
+            os._exit(4)
 http.server.HTTPServer((arguments["http-address"], int(arguments["http-port"])), Handler).serve_forever()
 """
 
@@ -259,9 +312,12 @@ def stand_in(tmp_path):
     return path
 
 
-def test_serve_starts_and_ends_a_server(folder, stand_in, tmp_path):
+def test_serve_starts_and_ends_a_server(folder, stand_in, tmp_path, monkeypatch):
+    """Whose answer it gets itself, whatever proxy there is for others."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     port, log = free_port(), tmp_path / "log"
-    process = start(folder / "served", "--triton", stand_in, "--http-port", port, "--grpc-port", 0, "--log", log, "--", "--more=1")
+    process = start(folder / "served", "--triton", stand_in, "--http-port", port, "--grpc-port", 0, "--metrics-port", 0,
+                    "--log", log, "--wait", 60, "--", "--more=1")
     assert process.stdout.readline() == "http://127.0.0.1:%d/v2/models/bert/infer\n" % port
     said = log.read_text()
     assert "--model-repository=%s" % (folder / "served") in said and "--more=1" in said and "--allow-grpc=false" in said
@@ -274,10 +330,51 @@ def test_serve_starts_and_ends_a_server(folder, stand_in, tmp_path):
         socket.create_connection(("127.0.0.1", port), 1)
 
 
+@contextlib.contextmanager
+def answers(server, text):
+    """A thread that answers one client's first words in these, and closes the connection; None: it says nothing."""
+    done = threading.Event()
+
+    def answer():
+        with server.accept()[0] as connection:
+            connection.recv(1 << 16)
+            connection.sendall(text) if text is not None else done.wait()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("text, patience, why", [(b"HTTP/1.1 200 OK\r\n", 60, "has closed a connection"),
+                                                 (None, 0.1, "has answered nobody for 0.1 seconds")])
+def test_load_ends_with_its_server(text, patience, why):
+    with socket.create_server(("127.0.0.1", 0)) as server, answers(server, text):
+        load = Load(server.getsockname()[1], "m", {"x": np.zeros(1, np.float32)}, 1)
+        with pytest.raises(SystemExit, match=why):
+            load.run(1, patience=patience)
+        load.close()
+
+
 def test_serve_says_what_is_wrong(folder, stand_in, tmp_path, monkeypatch, capsys):
+    ports = ["--http-port", free_port(), "--grpc-port", 0, "--metrics-port", 0]
     serve = lambda *arguments: _serve.main([str(folder / "served"), *map(str, arguments)])
-    assert serve("--triton", stand_in, "--", "--fail") == 1
-    assert "ended with status 3" in capsys.readouterr().err
+    assert serve("--triton", stand_in, *ports, "--", "--fail") == 1
+    assert "the server ended with status 3" in capsys.readouterr().err
+    assert serve("--triton", stand_in, *ports, "--", "--die") == 1  # once it was ready
+    said = capsys.readouterr()
+    assert "the last words\nthe server ended with status 4" in said.err and "/v2/models/bert/infer" in said.out
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        with pytest.raises(SystemExit, match="cannot be had: .*: --grpc-port takes another"):
+            serve("--triton", stand_in, *ports[:2], "--grpc-port", other.getsockname()[1])
+        with answers(other, b"SSH-2.0-other\r\n"):
+            assert not _serve.is_ready("127.0.0.1", other.getsockname()[1])
+    with pytest.raises(SystemExit):
+        serve("--http-port", 0)
+    assert "--http-port: must not be 0" in capsys.readouterr().err
     monkeypatch.setattr(_serve, "find_triton", lambda named: None)
     with pytest.raises(SystemExit, match="pip install nvidia-pytriton"):
         serve()

@@ -15,7 +15,7 @@ import tensorflow as tf
 import tfuse
 from infer import Client
 from servers import like_a_server
-from tfuse._tools import _export, _model, _serve
+from tfuse._tools import _check, _export, _model, _serve
 
 hub = pytest.importorskip("keras_hub")
 WORDS, ROWS, ROOM = 97, 8, 256
@@ -84,6 +84,13 @@ def test_a_cache_that_no_memory_holds(home):
         model.run({"pages": np.int64(10 ** 10)})
     assert model.run({"pages": np.int64(4)})["pages"] == 4
     model.close()
+
+
+def test_commands_know_it(home, capsys):
+    """What `serve` prints of it, and what `check` says."""
+    assert _serve.method(home / "served/llm") == "generate_stream" and _serve.method(home) == "infer"
+    assert _check.main([str(home / "served/llm/1/model.savedmodel")]) == 0
+    assert "it generates token by token, which serving it checks" in capsys.readouterr().out
 
 
 def test_what_is_not_exported(home, tmp_path):

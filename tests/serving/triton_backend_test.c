@@ -116,10 +116,11 @@ static void test_an_error_is_that_of_one_request(void) {
   CHECK(is_out(&r[0].out[0], "x", (tfu_shape)SHAPE(1, 2), values, 8));
   CHECK(is_out(&r[5].out[0], "x", (tfu_shape)SHAPE(1, 2), values + 4, 8));
   CHECK_TEXT(r[1].error, "signature serving_default: an unlucky number");
-  CHECK_TEXT(r[2].error, "input a: unknown request input name");
-  CHECK_TEXT(r[3].error, "input a: it must be float32");
+  CHECK_TEXT(r[2].error, "input a is missing, and the model needs it");
+  CHECK_TEXT(r[3].error, "input a: it must be float32, got float64");
   CHECK_TEXT(r[4].error, "input a: shape [1, 2] has 8 bytes, got 4");
-  CHECK(r[1].code == TRITONSERVER_ERROR_INVALID_ARG && instance.succeeded == 2 && instance.failed == 4);
+  CHECK(r[1].code == TRITONSERVER_ERROR_INVALID_ARG && r[2].code == TRITONSERVER_ERROR_INVALID_ARG);
+  CHECK(instance.succeeded == 2 && instance.failed == 4);
   for (int i = 0; i < 6; i++) clear(&r[i]);
   /* A result without a row for each of the batch. */
   for (int i = 0; i < 2; i++) {
@@ -128,6 +129,7 @@ static void test_an_error_is_that_of_one_request(void) {
   }
   execute(&instance, r, 2);
   CHECK(strstr(r[0].error, "the model gives shape [1, 2] for a batch of 2") && r[1].code);
+  CHECK(r[0].code == TRITONSERVER_ERROR_INTERNAL); /* no fault of the request */
   for (int i = 0; i < 2; i++) clear(&r[i]);
   /* A GPU's memory, where there is none. */
   add_input(&r[0], "a", TRITONSERVER_TYPE_FP32, (tfu_shape)SHAPE(1, 2), values, 8);
@@ -168,6 +170,45 @@ static void test_ragged(void) {
   end(&instance);
 }
 
+/* What padding would make much larger, or larger than the limit, is not joined, and no memory is taken for it. */
+static void test_padding_has_limits(void) {
+  enum { N = 64, LONG = 1 << 18 };
+  static TRITONBACKEND_Request r[N];
+  static int32_t ids[LONG];
+  const struct {
+    int n;
+    int64_t length;
+    const char *limit;
+  } cases[] = {{N, LONG, "0"}, {3, 100, "1000"}};
+  for (int k = 0; k < TFU_COUNT(cases); k++) {
+    TRITONBACKEND_Model model;
+    TRITONBACKEND_ModelInstance instance;
+    char config[200];
+    const int64_t length = cases[k].length;
+    snprintf(config, sizeof config,
+             "{\"max_batch_size\":64,\"parameters\":{\"TFUSE_RAGGED\":{\"string_value\":\"ids:1 x:1\"},"
+             "\"TFUSE_MAX_BYTES\":{\"string_value\":\"%s\"}}}",
+             cases[k].limit);
+    load_well(&model, "padded", "ids:3:-1,-1", "x:3:-1,-1", config);
+    begin(&instance, &model);
+    for (int i = 0; i < cases[k].n; i++) {
+      ids[i] = i;
+      add_input(&r[i], "ids", TRITONSERVER_TYPE_INT32, (tfu_shape)SHAPE(1, i ? 1 : length), ids + i,
+                i ? 4 : 4 * (size_t)length);
+      r[i].wanted[0] = "x";
+    }
+    runs = 0;
+    largest = 0;
+    execute(&instance, r, (uint32_t)cases[k].n);
+    CHECK(runs == cases[k].n && largest == 4 * (size_t)length);
+    for (int i = 0; i < cases[k].n; i++) {
+      CHECK(is_out(&r[i].out[0], "x", (tfu_shape)SHAPE(1, i ? 1 : length), ids + i, i ? 4 : 4 * (size_t)length));
+      clear(&r[i]);
+    }
+    end(&instance);
+  }
+}
+
 static void test_without_batches(void) {
   TRITONBACKEND_Model model;
   TRITONBACKEND_ModelInstance instance;
@@ -187,12 +228,21 @@ static void test_without_batches(void) {
     clear(&r[i]);
   }
   end(&instance);
+  load_well(&model, "other", "a:1:-1", "x:9:-1", "{}"); /* what it gives is not what it says */
+  begin(&instance, &model);
+  add_input(&r[0], "a", TRITONSERVER_TYPE_FP32, (tfu_shape)SHAPE(1), a, 4);
+  r[0].wanted[0] = "x";
+  execute(&instance, r, 1);
+  CHECK_TEXT(r[0].error, "the model gives float32 for output x, which must be int64");
+  CHECK(r[0].code == TRITONSERVER_ERROR_INTERNAL);
+  clear(&r[0]);
+  end(&instance);
 }
 
 /* ---- configurations ---- */
 
 /* A request that is alone is run where it lies, if it is aligned; and it is the server's again when nobody has its
- * memory any more. */
+ * memory any more. A model that keeps memory gets copies from then on. */
 static void test_memory_is_lent(void) {
   TRITONBACKEND_Model model;
   TRITONBACKEND_ModelInstance instance;
@@ -214,6 +264,11 @@ static void test_memory_is_lent(void) {
   CHECK(!TRITONBACKEND_ModelInstanceExecute(&instance, &one, 1) && r.answered == 1 && !r.released);
   delete_tensor(kept);
   CHECK(r.released == 1);
+  clear(&r);
+  add_input(&r, "a", TRITONSERVER_TYPE_FP32, (tfu_shape)SHAPE(2), values, 8);
+  execute(&instance, &r, 1);
+  CHECK(read_from != values);
+  delete_tensor(kept);
   clear(&r);
   /* In two pieces it is put together where a run takes it: there is one copy. */
   values[1] = 2;
@@ -244,7 +299,7 @@ static void test_what_is_refused(void) {
       {"c9", "a:1:-1", "{\"parameters\":{\"TF_SIGNATURE_DEF\":{\"string_value\":\"s\"}}}",
        "the model has no signature s"},
       {"c10", "a:1:-1", "{\"parameters\":{\"TF_NUM_INTRA_THREADS\":{\"string_value\":\"two\"}}}",
-       "must be a number, got \"two\""},
+       "must be a whole number, 0 or more, got \"two\""},
       {"c11", "a:1:-1", "{\"parameters\":{\"TFUSE_RAGGED\":{\"string_value\":\"a\"}}}", "must be NAME:AXIS for each"},
       {"c12", "a:1:-1", "{\"parameters\":{\"TFUSE_RAGGED\":{\"string_value\":\"q:1\"}}}", "names q, which the model"},
       {"c13", "a:1:2", "{\"parameters\":{\"TFUSE_RAGGED\":{\"string_value\":\"a:1\"}}}", "needs a max_batch_size"},
@@ -337,6 +392,7 @@ int main(void) {
   test_requests_are_joined();
   test_an_error_is_that_of_one_request();
   test_ragged();
+  test_padding_has_limits();
   test_without_batches();
   test_memory_is_lent();
   test_what_is_refused();

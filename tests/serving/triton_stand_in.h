@@ -52,11 +52,12 @@ struct TRITONBACKEND_Output {
 };
 struct TRITONBACKEND_Request {
   TRITONBACKEND_Input in[MOST];
-  int inputs;
+  int inputs, is_stream; /* is_stream: it may have more than one answer */
+  bool is_gone;
   const char *wanted[MOST];
   /* The answer. */
   TRITONBACKEND_Output out[MOST];
-  int outputs, answered, released;
+  int outputs, answered, released; /* answered: to the end */
   TRITONSERVER_Error_Code code;
   char error[2000];
 };
@@ -193,6 +194,10 @@ TRITONSERVER_Error *TRITONBACKEND_RequestRelease(TRITONBACKEND_Request *r, uint3
   r->released++;
   return NULL;
 }
+TRITONSERVER_Error *TRITONBACKEND_RequestIsCancelled(TRITONBACKEND_Request *r, bool *is_cancelled) {
+  *is_cancelled = r->is_gone;
+  return NULL;
+}
 TRITONSERVER_Error *TRITONBACKEND_InputProperties(TRITONBACKEND_Input *x, const char **name,
                                                   TRITONSERVER_DataType *type, const int64_t **dim, uint32_t *rank,
                                                   uint64_t *bytes, uint32_t *pieces) {
@@ -239,8 +244,8 @@ TRITONSERVER_Error *TRITONBACKEND_OutputBuffer(TRITONBACKEND_Output *y, void **d
 TRITONSERVER_Error *TRITONBACKEND_ResponseSend(TRITONBACKEND_Response *response, uint32_t flags,
                                                TRITONSERVER_Error *e) {
   TRITONBACKEND_Request *r = response->request;
-  CHECK(flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL);
-  r->answered++;
+  CHECK(flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL || (r->is_stream && !flags && !r->answered));
+  r->answered += flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL;
   if (e) r->code = e->code, snprintf(r->error, sizeof r->error, "%s", e->text);
   dead(response);
   return NULL;

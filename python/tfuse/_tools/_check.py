@@ -19,10 +19,20 @@ run takes, by the C API that the server uses and in Python, from NumPy's arrays 
 same. Inputs are random. MODEL is a .keras file, a preset's folder or a SavedModel's."""
 
 
+def graphs_in(folder):
+    return saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes()).meta_graphs
+
+
+def generates(folder):
+    """Whether `export --generate` wrote a SavedModel, whose signatures are steps, which mean nothing one by one."""
+    names = {name for graph in graphs_in(folder) for name in graph.signature_def}
+    return "about" in names and any(name.startswith("decode_") for name in names)
+
+
 def ops_in(folder):
     """{name of an op: how often it is in a SavedModel}."""
     found = collections.Counter()
-    for graph in saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes()).meta_graphs:
+    for graph in graphs_in(folder):
         found.update(node.op for node in graph.graph_def.node)
         found.update(node.op for function in graph.graph_def.library.function for node in function.node_def)
     return found
@@ -55,7 +65,7 @@ def timed(run, seconds):
     return sorted(times)
 
 
-def report(folder, batches, size, seconds, say=print):
+def report(folder, batches, size, seconds, signature=None, say=print):
     """Says it; whether all is well."""
     ops = ops_in(folder)
     ours = {name: count for name, count in sorted(ops.items()) if name.startswith("Tfuse>")}
@@ -65,8 +75,11 @@ def report(folder, batches, size, seconds, say=print):
     if missing:
         say("not in this TensorFlow with this tfuse: %s: export the model anew, or load what has them" % ", ".join(missing))
         return False
-    model = _model.Model(folder)
-    function = tf.saved_model.load(str(folder)).signatures["serving_default"]
+    if generates(folder):
+        say("it generates token by token, which serving it checks: python -m tfuse serve makes each kind of step at first")
+        return True
+    model = _model.Model(folder, signature)
+    function = tf.saved_model.load(str(folder)).signatures[model.name]
     say("by TensorFlow %s, on %s" % (tf.__version__, "a GPU" if tf.config.list_physical_devices("GPU") else "the CPU"))
     for rows in batches:
         given = values(model.inputs, rows, size)
@@ -86,6 +99,7 @@ def main(arguments):
     parser = argparse.ArgumentParser(prog="python -m tfuse check", description=HELP,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", metavar="MODEL", help="a .keras file, or the folder of a preset or of a SavedModel")
+    parser.add_argument("--signature", metavar="NAME", help="what is run; default: serving_default, or the only one")
     parser.add_argument("--stock", action="store_true", help="of a model of Keras: without tfuse's ops")
     parser.add_argument("--batches", default="1,8,64", metavar="N,N,…", help="rows of a run (%(default)s)")
     parser.add_argument("--size", type=int, default=128, metavar="N", help="for other sizes that the model leaves open (%(default)s)")
@@ -98,7 +112,8 @@ def main(arguments):
                 folder = pathlib.Path(temporary) / "model"
                 _export.write_saved_model(path, folder, chosen.stock)
                 path = folder
-            return 0 if report(path, [int(n) for n in chosen.batches.split(",")], chosen.size, chosen.seconds) else 1
+            batches = [int(n) for n in chosen.batches.split(",")]
+            return 0 if report(path, batches, chosen.size, chosen.seconds, chosen.signature) else 1
     except _model.NotThere as error:
         print(error, file=sys.stderr)
         return 1

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import pathlib
 import shutil
 import sys
@@ -100,23 +101,40 @@ def warm_up_text(batch, rows, inputs):
     return 'model_warmup {\n  name: "a batch of %d"\n  batch_size: %d\n%s}\n' % (rows, rows if batch else 0, "".join(ports))
 
 
-def config_text(name, inputs, outputs, max_batch, delay=0, ragged="", signature="serving_default"):
-    """config.pbtxt: batches where the model has an open first size, and a first run before the first request."""
+def ragged_axes(text, ports, batch):
+    """{name: axis} of --ragged."""
+    found = {}
+    for part in text.replace(",", " ").split():
+        name, _, axis = part.rpartition(":")
+        if name not in ports:
+            raise SystemExit("--ragged is NAME:AXIS for each, and %s names none of the model's: it has %s" % (
+                part, ", ".join(sorted(ports))))
+        rank = ports[name].shape.rank
+        if not axis.isdecimal() or not 0 < int(axis) < rank:
+            raise SystemExit("--ragged %s: %s has axes 1 to %d, after that of the batch" % (part, name, rank - 1))
+        found[name] = int(axis)
+    if found and not batch:
+        raise SystemExit("--ragged is for batches, and there are none: they need a --max-batch above 0, and a model whose "
+                         "inputs and outputs all have an open first size")
+    return found
+
+
+def config_text(name, inputs, outputs, batch, delay=0, ragged="", signature="serving_default"):
+    """config.pbtxt: batches of so many rows, if any, and a first run before the first request."""
     for port, spec in {**inputs, **outputs}.items():
         if spec.dtype not in TYPES or spec.shape.rank is None:
             raise SystemExit("%s is %s %s, which Triton has no word for: export it with another signature" % (
                 port, spec.dtype.name, spec.shape))
-    batch = int(max_batch > 0 and has_batch(inputs) and has_batch(outputs))
-    names = [part.rpartition(":")[0] for part in ragged.split(",") if part]
-    text = 'name: "%s"\nbackend: "tfuse"\nmax_batch_size: %d\n' % (name, max_batch if batch else 0)
+    axes = ragged_axes(ragged, {**inputs, **outputs}, batch)
+    text = 'name: "%s"\nbackend: "tfuse"\nmax_batch_size: %d\n' % (name, batch)
     for kind, ports in (("input", inputs), ("output", outputs)):
-        text += "".join(port_text(kind, port, spec, batch, names) for port, spec in ports.items())
+        text += "".join(port_text(kind, port, spec, bool(batch), axes) for port, spec in ports.items())
     text += "instance_group { count: 1 }\n"  # one run uses all cores, or the GPU
     if batch:
         text += "dynamic_batching { max_queue_delay_microseconds: %d }\n" % delay
-    for rows in sorted({1, max_batch}) if batch else [1]:
-        text += warm_up_text(batch, rows, inputs)
-    for key, value in (("TF_SIGNATURE_DEF", signature), ("TFUSE_RAGGED", ragged)):
+    for rows in sorted({1, batch or 1}):
+        text += warm_up_text(bool(batch), rows, inputs)
+    for key, value in (("TF_SIGNATURE_DEF", signature), ("TFUSE_RAGGED", ",".join("%s:%d" % pair for pair in axes.items()))):
         if value and value != "serving_default":
             text += 'parameters { key: "%s" value: { string_value: "%s" } }\n' % (key, value)
     return text
@@ -155,8 +173,8 @@ def write_model(path, out, home, stock, max_batch, delay, ragged, wanted):
     """Writes a SavedModel; returns its config.pbtxt and request.json."""
     write_saved_model(path, out, stock)
     inputs, outputs = signature(out, wanted)
-    text = config_text(home.name, inputs, outputs, max_batch, delay, ragged, wanted)
-    return text, request_json(inputs, int("dynamic_batching" in text))
+    batch = max_batch if max_batch > 0 and has_batch(inputs) and has_batch(outputs) else 0
+    return config_text(home.name, inputs, outputs, batch, delay, ragged, wanted), request_json(inputs, bool(batch))
 
 
 def write_generator(path, out, home, pages=None, **options):
@@ -171,11 +189,34 @@ def write_generator(path, out, home, pages=None, **options):
     return generate_text(home.name, pages, generate.stops_of(model, "auto")), json.dumps({"token_ids": [1], "max_new_tokens": 8})
 
 
+def default_name(path):
+    """Of a file without its suffix, and of a folder whole, as dots in it are no suffix, whatever path leads to it."""
+    return path.resolve().name if path.is_dir() else path.stem
+
+
+def replace_text(path, text):
+    """Who looks meanwhile sees the old text or the new one."""
+    unfinished = path.with_name(".%s.unfinished" % path.name)
+    unfinished.write_text(text)
+    os.replace(unfinished, path)
+
+
+def write_config(path, text):
+    """Writes config.pbtxt, and keeps one that is there and says something else."""
+    if path.exists() and path.read_text() != text:
+        old = path.with_name(path.name + ".old")
+        replace_text(old, path.read_text())
+        print("%s was another and is kept as %s: what was changed by hand has to be changed in the new one, too" % (
+            path, old.name), file=sys.stderr)
+    replace_text(path, text)
+
+
 def export(path, folder, name=None, version=1, stock=False, max_batch=64, delay=0, ragged="", wanted="serving_default",
            generate=None):
     """Writes DIR/NAME; returns its path. What is there of this version must not be. `generate` are options of write_generator."""
-    path, home = pathlib.Path(path), pathlib.Path(folder) / (name or pathlib.Path(path).stem)
-    out = home / str(version) / "model.savedmodel"
+    path = pathlib.Path(path)
+    home = pathlib.Path(folder) / (name or default_name(path))
+    out = home / str(version)
     if out.exists():
         raise SystemExit("%s is there already: --version takes another number" % out)
     unfinished = home.parent / (".%s.%d" % (home.name, version))  # a server that looks meanwhile sees no half of a model
@@ -187,12 +228,30 @@ def export(path, folder, name=None, version=1, stock=False, max_batch=64, delay=
         else:
             text, request = write_generator(path, unfinished / "model.savedmodel", home, **generate)
         home.mkdir(exist_ok=True)
-        (home / "config.pbtxt").write_text(text)
-        (home / "request.json").write_text(request)
-        unfinished.rename(home / str(version))
+        write_config(home / "config.pbtxt", text)
+        replace_text(home / "request.json", request)
+        unfinished.rename(out)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return home
+
+
+def positive(text):
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError("must be at least 1, got %s" % text)
+    return int(text)
+
+
+# Options that one kind of export alone has.
+PLAIN, GENERATION = ("stock", "max_batch", "delay", "ragged", "signature"), ("rows", "room", "pages", "batch_invariant")
+
+
+def check_options(parser, chosen):
+    """Refuses options that would be ignored."""
+    given = ["--" + name.replace("_", "-") for name in (PLAIN if chosen.generate else GENERATION)
+             if getattr(chosen, name) != parser.get_default(name)]
+    if given:
+        parser.error("%s: %s" % (", ".join(given), "not with --generate" if chosen.generate else "only with --generate"))
 
 
 def main(arguments):
@@ -200,8 +259,9 @@ def main(arguments):
                                      description=HELP, epilog=EXAMPLES)
     parser.add_argument("model", metavar="MODEL", help="a .keras file, or the folder of a preset or of a SavedModel")
     parser.add_argument("folder", metavar="DIR", help="the folder of models")
-    parser.add_argument("--name", help="the model's name; default: that of its file")
-    parser.add_argument("--version", type=int, default=1, metavar="N", help="of this model (%(default)s); Triton serves the latest")
+    parser.add_argument("--name", help="the model's name; default: that of its file or folder")
+    parser.add_argument("--version", type=positive, default=1, metavar="N",
+                        help="of this model (%(default)s); Triton serves the latest")
     parser.add_argument("--stock", action="store_true", help="without tfuse's ops")
     parser.add_argument("--max-batch", type=int, default=64, metavar="N", help="rows of a batch at most (%(default)s); 0: no batches")
     parser.add_argument("--delay", type=int, default=0, metavar="MICROSECONDS", help="how long a request may wait for others (%(default)s)")
@@ -210,11 +270,15 @@ def main(arguments):
     parser.add_argument("--signature", default="serving_default", metavar="NAME", help="what is served (%(default)s)")
     more = parser.add_argument_group("generation")
     more.add_argument("--generate", action="store_true", help="serve a language model's generation, token by token")
-    more.add_argument("--rows", type=int, default=32, metavar="N", help="requests that run at one time, at most (%(default)s)")
-    more.add_argument("--room", type=int, default=2048, metavar="N", help="tokens of a request, its prompt included (%(default)s)")
-    more.add_argument("--pages", type=int, metavar="N", help="pages of 64 tokens for keys and values; default: enough for all rows")
+    more.add_argument("--rows", type=positive, default=32, metavar="N",
+                      help="requests that run at one time, at most (%(default)s)")
+    more.add_argument("--room", type=positive, default=2048, metavar="N",
+                      help="tokens of a request, its prompt included (%(default)s)")
+    more.add_argument("--pages", type=positive, metavar="N",
+                      help="pages of 64 tokens for keys and values; default: enough for all rows")
     more.add_argument("--batch-invariant", action="store_true", help="a request's tokens do not depend on the others to the bit")
     chosen = parser.parse_args(arguments)
+    check_options(parser, chosen)
     generate = {"pages": chosen.pages, "rows": chosen.rows, "room": chosen.room, "batch_invariant": chosen.batch_invariant}
     home = export(chosen.model, chosen.folder, chosen.name, chosen.version, chosen.stock, chosen.max_batch, chosen.delay,
                   chosen.ragged, chosen.signature, generate if chosen.generate else None)

@@ -67,6 +67,7 @@ def _functions():
     for name, result, arguments in [
             ("tfu_model_open", ctypes.c_int, [ctypes.c_char_p, pointer, pointer, pointer]),
             ("tfu_model_close", None, [pointer]),
+            ("tfu_model_signature_at", ctypes.POINTER(Signature), [pointer, ctypes.c_int]),
             ("tfu_model_signature", ctypes.POINTER(Signature), [pointer, ctypes.c_char_p]),
             ("tfu_model_run", ctypes.c_int, [pointer, pointer, pointer, pointer, pointer]),
             ("tfu_array_free", None, [pointer])]:
@@ -111,11 +112,19 @@ class Model:
         self._do(self._c.tfu_model_open(os.fsencode(folder), ctypes.byref(Options(**coded)), ctypes.byref(self._model), self._error))
         self.signature = self._c.tfu_model_signature(self._model, signature and signature.encode())
         if not self.signature:
+            there = ", ".join(self._names())
             self.close()
-            raise NotThere("%s has no signature %s" % (folder, signature or "serving_default"))
+            raise NotThere("%s has no signature %s: it has %s" % (folder, signature or "serving_default", there))
         s = self.signature.contents
+        self.name = s.name.decode()  # of the signature
         self.inputs = {s.input[i].name.decode(): s.input[i].spec() for i in range(s.inputs)}
         self.outputs = {s.output[i].name.decode(): s.output[i].spec() for i in range(s.outputs)}
+
+    def _names(self):
+        i = 0
+        while signature := self._c.tfu_model_signature_at(self._model, i):
+            yield signature.contents.name.decode()
+            i += 1
 
     def _do(self, code):
         if code:

@@ -1,16 +1,19 @@
 """python -m tfuse serve DIR: starts a Triton that serves a folder of models."""
 
 import argparse
+import contextlib
+import http.client
 import importlib.util
 import os
 import pathlib
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 
 from tfuse._core import _library
@@ -32,6 +35,14 @@ NONE = """No Triton was found. One of these gives you one:
   TFUSE_TRITON=/path/to/tritonserver python -m tfuse serve DIR"""
 # In NVIDIA's image, and in a container of ours.
 BACKENDS = "/opt/tritonserver/backends"
+
+
+# This machine is asked itself, and no proxy that the environment names for others.
+DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class Failed(Exception):
+    """A server has ended, or was not ready in time; the text begins with the last of what it said."""
 
 
 def find_triton(named=None):
@@ -74,6 +85,20 @@ def ports(chosen):
     return text
 
 
+def check_ports(chosen):
+    """Refuses a port that another program has, whose answers would pass for those of the server."""
+    for name in ("http", "grpc", "metrics"):
+        number = getattr(chosen, name + "_port")
+        try:
+            if number:
+                family, kind, protocol, _, address = socket.getaddrinfo(chosen.address, number, type=socket.SOCK_STREAM)[0]
+                with socket.socket(family, kind, protocol) as s:
+                    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    s.bind(address)
+        except (OSError, OverflowError) as error:
+            raise SystemExit("port %d of %s cannot be had: %s: --%s-port takes another" % (number, chosen.address, error, name))
+
+
 def command(chosen, triton, backends):
     return [triton, "--model-repository=%s" % pathlib.Path(chosen.folder).resolve(), "--backend-directory=%s" % backends,
             "--backend-config=default-max-batch-size=%d" % chosen.max_batch, *ports(chosen), *chosen.rest]
@@ -97,9 +122,9 @@ def container_command(chosen):
 
 def is_ready(address, port):
     try:
-        with urllib.request.urlopen("http://%s:%d/v2/health/ready" % (address, port), timeout=5) as answer:
+        with DIRECTLY.open("http://%s:%d/v2/health/ready" % (address, port), timeout=5) as answer:
             return answer.status == 200
-    except (urllib.error.URLError, OSError):
+    except (OSError, http.client.HTTPException):
         return False
 
 
@@ -107,53 +132,86 @@ def names_in(folder):
     return sorted(path.name for path in pathlib.Path(folder).iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def wait_until_ready(server, chosen, say):
-    """True when all models are; False where the server has ended, or takes too long."""
-    begin = time.monotonic()
-    while server.poll() is None and time.monotonic() - begin < chosen.wait:
-        if is_ready(chosen.address, chosen.http_port):
-            say("ready after %.1f s" % (time.monotonic() - begin))
-            return True
+def failed(process, log):
+    status = process.poll()
+    end = "was not ready in time" if status is None else "ended with status %d" % status
+    return Failed("%s\nthe server %s; what it said last is above" % (log.read_text(errors="replace")[-4000:].rstrip(), end))
+
+
+def wait_until_ready(process, log, chosen):
+    deadline = time.monotonic() + chosen.wait
+    while process.poll() is not None or not is_ready(chosen.address, chosen.http_port):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise failed(process, log)
         time.sleep(0.1)
-    return False
 
 
-def serve(chosen, say=lambda text: print(text, file=sys.stderr, flush=True)):
-    names = names_in(chosen.folder)
-    if not names:
-        raise SystemExit("%s has no models: python -m tfuse export MODEL %s writes one" % (chosen.folder, chosen.folder))
+def end(process):
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def running(chosen, say=lambda text: None):
+    """(process, log) of a server whose models are all loaded, and which ends with the block."""
     triton = None if chosen.image else find_triton(chosen.triton)
     if not chosen.image and not triton:
         raise SystemExit(NONE)
+    check_ports(chosen)
     with tempfile.TemporaryDirectory(prefix="tfuse_serve_") as temporary:
-        backends = pathlib.Path(temporary)
+        backends, begin = pathlib.Path(temporary), time.monotonic()
         if chosen.image:
             arguments = container_command(chosen)
         else:
             make_backends(backends, triton)
             arguments = command(chosen, triton, backends)
         log = pathlib.Path(chosen.log) if chosen.log else backends / "log"
-        say("loading %s with %s" % (", ".join(names), chosen.image or triton))
+        say("loading %s with %s" % (", ".join(names_in(chosen.folder)), chosen.image or triton))
         with open(log, "w") as file:
-            server = subprocess.Popen(arguments, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **environment()})
+            process = subprocess.Popen(arguments, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **environment()})
         try:
-            if not wait_until_ready(server, chosen, say):
-                say(log.read_text(errors="replace")[-4000:])
-                say("the server %s; what it said is above" % (
-                    "ended with status %d" % server.poll() if server.poll() is not None else "was not ready in time"))
-                return 1
+            wait_until_ready(process, log, chosen)
+            say("ready after %.1f s" % (time.monotonic() - begin))
+            yield process, log
+        finally:
+            end(process)
+
+
+def method(home):
+    """The last word of the address at which a model is asked: one that generates gives its tokens as a stream."""
+    config = home / "config.pbtxt"
+    is_stream = config.exists() and re.search(r"\bdecoupled\s*:\s*true\b", config.read_text(errors="replace"))
+    return "generate_stream" if is_stream else "infer"
+
+
+def serve(chosen, say=lambda text: print(text, file=sys.stderr, flush=True)):
+    names = names_in(chosen.folder)
+    if not names:
+        raise SystemExit("%s has no models: python -m tfuse export MODEL %s writes one" % (chosen.folder, chosen.folder))
+    try:
+        with running(chosen, say) as (process, log):
             for name in names:
-                print("http://%s:%d/v2/models/%s/infer" % (chosen.address, chosen.http_port, name), flush=True)
+                print("http://%s:%d/v2/models/%s/%s" % (
+                    chosen.address, chosen.http_port, name, method(pathlib.Path(chosen.folder) / name)), flush=True)
             if chosen.grpc_port:
                 print("gRPC on %s:%d" % (chosen.address, chosen.grpc_port), flush=True)
-            return server.wait()
-        finally:
-            if server.poll() is None:
-                server.send_signal(signal.SIGTERM)
-                try:
-                    server.wait(60)
-                except subprocess.TimeoutExpired:
-                    server.kill()
+            if process.wait():
+                raise failed(process, log)
+            return 0
+    except Failed as error:
+        say(error)
+        return 1
+
+
+def http_port(text):
+    if not int(text):
+        raise argparse.ArgumentTypeError("must not be 0: it is over HTTP that the server is asked whether it is ready")
+    return int(text)
 
 
 def parser():
@@ -163,7 +221,7 @@ def parser():
     made.add_argument("--triton", metavar="PATH", help="the program tritonserver")
     made.add_argument("--image", help="a container's image that has it, for docker or podman")
     made.add_argument("--address", default="127.0.0.1", help="where it listens (%(default)s)")
-    made.add_argument("--http-port", type=int, default=8000, metavar="N", help="%(default)s")
+    made.add_argument("--http-port", type=http_port, default=8000, metavar="N", help="%(default)s")
     made.add_argument("--grpc-port", type=int, default=8001, metavar="N", help="%(default)s; 0: none")
     made.add_argument("--metrics-port", type=int, default=8002, metavar="N", help="%(default)s; 0: none")
     made.add_argument("--max-batch", type=int, default=64, metavar="N",
@@ -173,10 +231,14 @@ def parser():
     return made
 
 
-def main(arguments):
+def parse(arguments):
+    """What a command line says; `rest` are the server's own arguments, after --."""
     own, rest = (arguments[:arguments.index("--")], arguments[arguments.index("--") + 1:]) if "--" in arguments else (arguments, [])
-    chosen = parser().parse_args(own)
-    chosen.rest = rest
+    return parser().parse_args(own, argparse.Namespace(rest=rest))
+
+
+def main(arguments):
+    chosen = parse(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is ended as well
     try:
         return serve(chosen)
