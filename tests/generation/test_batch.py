@@ -54,6 +54,7 @@ def test_seeds_repeat():
     first, second = draw(sampler), draw(sampler)
     np.testing.assert_array_equal(draw(top_k(1)), first)
     assert (first != second).any() and (first != draw(top_k(2))).any()
+    assert not np.intersect1d(*(batch.seeds_of(top_k(seed), 100) for seed in (1, 1 + (1 << 20)))).size
 
 
 def _compiled(lm, sampler):
@@ -95,10 +96,40 @@ def test_nothing_of_a_model_stays():
 def test_a_large_cache_does_not_stay(monkeypatch):
     lm, x = fresh("Llama", num_layers=1), prompts([4], 12)
     first = batch.generate(lm, x)
-    assert batch._kept[lm].batch.bytes == 2 * 64 * 2 * 8 * 4
+    kept = batch._kept[lm].batch
+    assert kept.bytes == 2 * 64 * 2 * 8 * 4 + kept.memory.shape[0] and kept.memory.shape[0] > 0
     monkeypatch.setattr(batch, "KEPT_BYTES", 100)
     assert_same(batch.generate(lm, x), first)
     assert batch._kept[lm].batch is None
+
+
+def test_chains_share_memory():
+    """Those of prompts of several lengths; it is as large as the largest wants it."""
+    lm = _compiled(fresh("Llama", num_layers=1), "greedy")
+    x, sizes = {n: prompts([n, 3], 200) for n in (5, 150)}, []
+    found = []
+    for n in (5, 150, 5, 150):
+        found.append(batch.generate(lm, x[n]))
+        sizes.append(batch._kept[lm].batch.memory.shape[0])
+    chains = batch._kept[lm].batch.chains
+    assert set(chains) == {1, 64, 192} and all(chain._memory is None for *_, chain, _ in chains.values())
+    assert sizes[0] < sizes[1] == sizes[2] == sizes[3]
+    assert_same(found[2], found[0])
+    assert_same(found[3], found[1])
+
+
+def test_chains_stay_whatever_stops():
+    """Their number is rounded up, so that it is nearly always the same; what was for another number does not stay."""
+    lm, x = _compiled(fresh("Llama", num_layers=1), "greedy"), prompts([4, 6], 100)
+    whole = np.asarray(batch.generate(lm, x)["token_ids"])[0]
+    kept = batch._kept[lm].batch
+    for stops in ((whole[9],), (98, whole[9], 99), range(97, 105)):
+        found = np.asarray(batch.generate(lm, x, stops)["padding_mask"])[0].sum()
+        assert found == (100 if isinstance(stops, range) else 5 + whole[4:].tolist().index(whole[9]))
+        chains = dict(kept.chains) if len(stops) == 1 else chains
+        assert kept.chains == chains and kept.sequences.stops.shape == [8] and len(kept.sequences.chains) == 1
+    assert_same(batch.generate(lm, x, range(97, 106)), batch.generate(lm, x))
+    assert kept is batch._kept[lm].batch and kept.sequences.stops.shape == [0] and len(kept.sequences.chains) == 1
 
 
 @pytest.fixture

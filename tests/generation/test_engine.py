@@ -8,6 +8,7 @@ import tensorflow as tf
 from generating import model
 from tfuse.generation import batch, pages, steps, transfers
 from tfuse.generation.engine import Engine
+from tfuse.generation.requests import names_of
 
 RNG = np.random.default_rng(1)
 COMMON = RNG.integers(1, 97, size=140).tolist()
@@ -58,9 +59,26 @@ def test_a_common_beginning_is_read_once(engine):
     assert [engine.result(first), engine.result(second)] == [alone(COMMON + [3, 4], 6), alone(COMMON + [9], 6)]
 
 
+def test_names_of_pages():
+    """They are short, and say all words up to there."""
+    long = COMMON[:128] * 100
+    names = names_of(long + [1])
+    assert len(set(names)) == 200 and {len(name) for name in names} == {32}
+    assert names_of(long) == names[:199] and names_of([1] * 64 + long)[2] not in names
+
+
+def test_the_end_of_a_prompt_is_forgotten_first():
+    """Its beginning is of use to others without it."""
+    engine = Engine(model("Llama"), pages=4, rows=1, room=256)
+    for prompt in (COMMON, PROMPTS[4][:150]):  # of three pages each, of which two stay
+        engine.add(prompt, 4)
+        run(engine)
+    assert [engine._pages.find(name) is not None for name in names_of(COMMON)] == [True, False]
+
+
 def test_stops_and_limits(engine):
     words = alone(PROMPTS[1], 20)
-    number = engine.add(PROMPTS[1], 20, stop_token_ids=[words[4]])
+    number = engine.add(PROMPTS[1], 20, stop_token_ids=words[4])
     run(engine)
     assert engine.result(number) == words[:words.index(words[4]) + 1]
 
@@ -71,9 +89,9 @@ def test_steps_at_a_time(at_a_time):
     rng, lm = np.random.default_rng(4), model("Llama")
     prompts = [rng.integers(1, 97, size=n).tolist() for n in rng.integers(1, 150, size=60)]
     new = [80 if i % 20 == 19 else int(n) for i, n in enumerate(rng.integers(1, 25, size=60))]  # a few go on in fewer rows
-    sampler = keras_hub.samplers.RandomSampler(temperature=2.0)
 
     def found(**options):
+        sampler = keras_hub.samplers.RandomSampler(temperature=2.0, seed=6)
         engine, seen = Engine(lm, rows=40, room=256, batch_invariant=True, **options), {}
         told = lambda number, token: seen.setdefault(number, []).append(token)
         numbers = [engine.add(prompt, n, sampler, [7, 11] if i % 3 else None, told if i % 2 else None)
@@ -215,6 +233,32 @@ def test_cancelled_and_added_while_tokens_come(engine):
     assert words[:3] == [alone(PROMPTS[1], 9)[:2], alone(PROMPTS[0], 9)[:len(words[1])], alone(PROMPTS[3], 9)]
     assert words[3:] == [alone(PROMPTS[2], 4)] * 2
     assert 1 <= len(words[1]) < 9 and engine._pages.available() == 24
+
+
+def test_samplers():
+    """By name as well; a seed repeats, and without one engines differ."""
+    def drawn(sampler, **options):
+        engine = Engine(model("Llama"), pages=2, rows=1, room=64)
+        number = engine.add(PROMPTS[1], 20, sampler, **options)
+        run(engine)
+        return engine.result(number)
+
+    random = lambda **options: keras_hub.samplers.RandomSampler(temperature=3.0, **options)
+    assert drawn("greedy") == alone(PROMPTS[1], 20)
+    assert drawn(random(seed=1)) == drawn(random(seed=1)) != drawn(random(seed=2))
+    assert drawn(random(), seed=7) == drawn(random(), seed=7)
+    assert drawn(random()) != drawn(random()) and drawn("random") != drawn("random")
+
+
+def test_requests_that_are_not_there(engine):
+    number = engine.add(PROMPTS[1], 5)
+    with pytest.raises(ValueError, match=r"request 0 has not ended: step\(\) until has_ended\(0\)"):
+        engine.result(number)
+    run(engine)
+    assert engine.result(number) == alone(PROMPTS[1], 5)
+    for ask in (engine.result, engine.cancel, engine.has_ended):
+        with pytest.raises(ValueError, match="there is no request 0: .* has forgotten it"):
+            ask(number)
 
 
 @pytest.mark.parametrize("prompt, new, message", [

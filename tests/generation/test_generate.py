@@ -1,18 +1,22 @@
 """tfuse.generate: lists of prompts, texts and ids, in their order; and what is told of those that fail."""
 
+import gc
 import io
 import re
 import types
+import weakref
 
 import keras_hub
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tfuse
 from generating import fresh, model, prompts, writer
 from tfuse.__main__ import main
 from tfuse._tools import _generate
 from tfuse.generation import batch, generate as module
+from tfuse.generation.engine import Engine
 from tfuse.generation.families import decoder_of
 
 RNG = np.random.default_rng(3)
@@ -45,11 +49,35 @@ def test_more_prompts_than_rows_and_pages(monkeypatch):
     assert tfuse.generate(greedy(), PROMPTS, LIMITS, pages=2) == [alone(*some) for some in zip(PROMPTS, LIMITS)]
 
 
+def test_a_common_beginning_is_computed_once(monkeypatch):
+    """Of prompts that come together: one is no longer than that, one is alike in two pages only, and one in none."""
+    read, own = [], Engine._read
+
+    def counted(engine, request):
+        begin, n = request.ready, own(engine, request)
+        read.append(request.ready - begin)
+        return n
+
+    monkeypatch.setattr(Engine, "_read", counted)
+    common = RNG.integers(1, 97, size=600).tolist()  # nine pages, and more than a chunk
+    given = [common + PROMPTS[1], common + [3], common[:577], common + PROMPTS[3], common[:130] + [5, 6], PROMPTS[1]]
+    found = tfuse.generate(greedy(), given, 6)
+    assert sum(read) == (599 + 90) + (600 - 576) + 0 + (599 + 64 - 576) + (131 - 128) + 89
+    assert found == [alone(prompt, 6) for prompt in given]
+
+
 def test_stops():
     first = alone(PROMPTS[2], 20)
-    found = tfuse.generate(greedy(), PROMPTS[2:4], 20, stop_token_ids=[first[3], 1])
+    found = tfuse.generate(greedy(), PROMPTS[2:4], 20, stop_token_ids=np.array([first[3], 1]))
     assert found == [alone(prompt, 20, [first[3], 1]) for prompt in PROMPTS[2:4]]
     assert found[0] == first[:first.index(first[3]) + 1]
+
+
+@pytest.mark.parametrize("given, found", [
+    (None, []), ("auto", []), ([], []), ((7, 9), [7, 9]), ({7}, [7]), (7, [7]), (np.array([0]), [0]), (np.int32(7), [7]),
+    (tf.constant([7, 9]), [7, 9]), ([tf.constant(7), np.array(9)], [7, 9])])
+def test_forms_of_stops(given, found):
+    assert module.stops_of(model("Llama"), given) == found
 
 
 def test_samplers():
@@ -66,8 +94,8 @@ def test_samplers():
 def test_texts():
     lm = writer()
     texts = ["the fox", "a", "of it"]
-    found = tfuse.generate(lm, [*texts, [1, 2]], 12)
-    assert found[:3] == [lm.generate(text, max_length=len(text) + 12, strip_prompt=True) for text in texts]
+    found = tfuse.generate(lm, [*texts, [1, 2], texts[0].encode()], 12)
+    assert found[4] == found[0] and found[:3] == [lm.generate(text, max_length=len(text) + 12, strip_prompt=True) for text in texts]
     assert isinstance(found[3], list) and len(found[3]) <= 12
     assert lm.preprocessor.tokenizer.end_token_id in found[3][-1:]  # of which a text shows nothing
 
@@ -89,11 +117,19 @@ def test_prompts_without_images():
     assert found[0] == found[1]
 
 
-def test_one_that_fails_does_not_take_others_along():
+def test_one_that_fails_does_not_take_others_along(monkeypatch):
+    held = []
+
+    def engine(*arguments, **options):
+        made = Engine(*arguments, **options)
+        held.extend(map(weakref.ref, (made.decoder, made._cache, made._rows)))
+        return made
+
     def on_token(i, token):
         if i == 1:
             raise KeyError("no more")
 
+    monkeypatch.setattr(module, "Engine", engine)
     with pytest.raises(tfuse.generation.Failed, match=r"3 of 5 prompts failed. Prompt 1: 'no more'") as failed:
         tfuse.generate(greedy(), [PROMPTS[0], PROMPTS[2], [], [5, 97], PROMPTS[4]], 6, on_token=on_token)
     first, *wrong, last = failed.value.results
@@ -101,6 +137,8 @@ def test_one_that_fails_does_not_take_others_along():
     assert [type(error) for error in wrong] == [KeyError, ValueError, ValueError]
     assert "at least one token" in str(wrong[1]) and "ids are from 0 to 96, got 97" in str(wrong[2])
     assert isinstance(failed.value.__cause__, KeyError)
+    gc.collect()
+    assert [ref() for ref in held] == [None] * 3  # though the errors know where they were raised
 
 
 @pytest.mark.parametrize("call, error, message", [
@@ -108,10 +146,12 @@ def test_one_that_fails_does_not_take_others_along():
     (lambda: tfuse.generate(greedy(), ["a text"], 5), ValueError, "has no preprocessor"),
     (lambda: tfuse.generate(greedy(), PROMPTS, [1, 2]), ValueError, "broadcast"),
     (lambda: tfuse.generate(greedy(), PROMPTS, 5, sampler="beam"), ValueError, "the sampler is a BeamSampler"),
+    (lambda: tfuse.generate(greedy(), PROMPTS, 5, stop_token_ids="end"), ValueError, "ids, None or \"auto\", got 'end'"),
+    (lambda: tfuse.generate(greedy(), PROMPTS, 5, stop_token_ids=["a"]), ValueError, "ids, None or \"auto\", got \\['a'\\]"),
     (lambda: tfuse.generate(keras_hub.models.GPTNeoXCausalLM(keras_hub.models.GPTNeoXBackbone(
         vocabulary_size=97, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=8)), PROMPTS, 5), ValueError,
      "does not serve this model, and its own generate.. does: KerasHub.s own generate.. rotates the query"),
-], ids=["one text", "no preprocessor", "limits", "sampler", "family"])
+], ids=["one text", "no preprocessor", "limits", "sampler", "stop", "stops", "family"])
 def test_what_is_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()

@@ -10,9 +10,9 @@ import time
 import keras
 import tensorflow as tf
 
-from tfuse.generation.decoders import Experts, NotServed, all_of
-from tfuse.generation.engine import Engine
-from tfuse.generation.generate import ids_of, sampler_of, stops_of, text_of
+from tfuse.generation.arguments import ids_of, text_of
+from tfuse.generation.decoders import Experts, all_of
+from tfuse.generation.generate import engine_of
 
 SAMPLERS = ("greedy", "random", "top_k", "top_p")
 WARM_UP = 8  # tokens, or some more: on a GPU the first steps choose kernels and capture them
@@ -125,13 +125,10 @@ def main(arguments):
     try:
         prompt = chosen.prompt if chosen.ids is None else [int(token) for token in chosen.ids.split(",")]
         ids, = ids_of(model, [prompt])
-        engine = Engine(model, rows=1, room=len(ids) + max(chosen.max_new_tokens, 1))
+        engine = engine_of(model, rows=1, room=len(ids) + max(chosen.max_new_tokens, 1))
         text = lambda tokens: text_of(model, tokens) if chosen.ids is None else " ".join(map(str, tokens))
         printer = Printer(text)
-        number = engine.add(ids, chosen.max_new_tokens, sampler_of(model, chosen.sampler), stops_of(model, "auto"), printer.put)
-    except NotServed as error:
-        print("tfuse does not serve this model, and its own generate() does: %s" % error, file=sys.stderr)
-        return 1
+        number = engine.add(ids, chosen.max_new_tokens, chosen.sampler, "auto", printer.put)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1

@@ -20,7 +20,7 @@ from tfuse.generation.transfers import Receiver
 from tfuse.generation.weights import Weights
 
 AT_A_TIME = 8  # steps that are queued before the host looks whether all sequences were done after the 8 before them
-KEPT_BYTES = 1 << 30  # of keys and values that stay after a batch, at most
+KEPT_BYTES = 1 << 30  # on the device that stay after a batch, at most
 
 cache_dtype = None  # of keys and values, as tfuse.enable() was told
 
@@ -41,7 +41,7 @@ def settings_of(sampler):
     name = type(sampler).__name__
     if name not in ("GreedySampler", "RandomSampler", "TopKSampler", "TopPSampler") \
             or not type(sampler).__module__.startswith("keras_hub."):
-        raise NotServed("the sampler is a %s, which wants probabilities" % name)
+        raise NotServed("the sampler is a %s, which wants probabilities; served are greedy, random, top_k and top_p" % name)
     if name == "GreedySampler":
         return {"temperature": 0.0, "top_k": 0, "top_p": 1.0}
     return {"temperature": float(sampler.temperature), "top_k": int(getattr(sampler, "k", None) or 0),
@@ -58,15 +58,23 @@ class _Batch:
         self.cache = steps.Cache(decoder, batch * pages, PAGE, steps.cache_dtype(decoder, dtype))
         self.sequences = steps.Sequences(batch, room, pages)
         self.sequences.table = tf.reshape(tf.range(batch * pages, dtype=tf.int64), [batch, pages])
-        self.bytes = sum(t.dtype.size * t.shape.num_elements() for layer in self.cache.layers for t in layer)
         self.chains, self._receiver = {}, None
+        self.memory = tf.zeros([0], tf.uint8)  # scratch of all chains, of which one runs at a time
+
+    @property
+    def bytes(self):
+        """Of what lies on the device."""
+        tensors = [self.memory, *(t for layer in self.cache.layers for t in layer)]
+        return sum(t.dtype.size * t.shape.num_elements() for t in tensors)
 
     def begin(self, tokens, lengths, stops, seeds, settings):
         batch, room = self.size
         whole = lambda value, dtype: np.full([batch], value, dtype)
+        stops = _padded(stops)
         if self.sequences.stops.shape[0] != len(stops):
             self.sequences.stops = tf.zeros([len(stops)], tf.int64)
             self.chains.clear()
+            self.sequences.chains.clear()
         steps.write(self.sequences, tokens=tokens, lengths=lengths, limits=whole(room, np.int64), done=whole(0, np.int64),
                     stops=stops, seeds=seeds, temperature=whole(settings["temperature"], np.float32),
                     top_p=whole(settings["top_p"], np.float32), top_k=whole(settings["top_k"], np.int64))
@@ -112,17 +120,27 @@ class _Batch:
 
     def _step(self, weights, tensors, **given):
         chain = steps.step(weights.decoder(tensors), self.cache, self.sequences, **given)
+        *_, room = chain.written()
+        if room > self.memory.shape[0]:
+            self.memory = tf.zeros([room], tf.uint8)
         return chain, chain.places(tensors)
 
+    @contextlib.contextmanager
+    def reading(self, chain, places, tensors):
+        """A chain that reads these weights in the block, and keeps none of them, nor the memory."""
+        chain.exchange(places, tensors)
+        chain._memory = self.memory
+        try:
+            yield chain
+        finally:
+            chain.exchange(places, [None] * len(tensors))
+            chain._memory = None
 
-@contextlib.contextmanager
-def _reading(chain, places, tensors):
-    """A chain that reads these weights in the block, and keeps none of them."""
-    chain.exchange(places, tensors)
-    try:
-        yield chain
-    finally:
-        chain.exchange(places, [None] * len(tensors))
+
+def _padded(stops):
+    """Stop tokens with -1, which is no token, after them: chains are made for a number of them, of which there are few so."""
+    n = max(8, 1 << (len(stops) - 1).bit_length()) if len(stops) else 0
+    return np.pad(stops, (0, n - len(stops)), constant_values=-1)
 
 
 def generate(model, inputs, stop_token_ids=None):
@@ -153,10 +171,10 @@ def _generated(kept, tensors, tokens, lengths, stops, sampler, settings):
     mine.begin(tokens, lengths, stops, seeds_of(sampler, batch), settings)
     left = room - int(lengths.min())
     if left > 0:
-        with _reading(*mine.prompts(kept.weights, tensors, tokens, lengths), tensors) as chain:
+        with mine.reading(*mine.prompts(kept.weights, tensors, tokens, lengths), tensors) as chain:
             chain.run()
     if left > 1:
-        with _reading(*mine.words(kept.weights, tensors), tensors) as chain:
+        with mine.reading(*mine.words(kept.weights, tensors), tensors) as chain:
             mine.run(chain, left - 1)
     return steps.read(mine.sequences.tokens)[0]
 
@@ -192,8 +210,9 @@ def _prompts(tokens, lengths, n, pages):
 def seeds_of(sampler, batch):
     """One for each sequence; a sampler's generator of seeds goes on as it does in KerasHub."""
     generator = getattr(sampler, "seed_generator", None)
-    first, second = (0, 0) if generator is None else map(int, np.asarray(generator.next()))
-    return (np.arange(batch, dtype=np.int64) << 20) + (first & 0xfffff) + ((second & 0x7fffff) << 40)
+    state = [0, 0] if generator is None else np.asarray(generator.next()).astype(np.uint32)
+    first = np.random.SeedSequence(state).generate_state(1, np.uint64)
+    return (first + np.arange(batch, dtype=np.uint64)).view(np.int64)
 
 
 def _outputs(found, inputs, mask, stops):

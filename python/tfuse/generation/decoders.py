@@ -138,6 +138,10 @@ class Decoder:
     scale: float = 1.0  # of the embedding
     soft_cap: float = 0.0  # of the logits
 
+    def room(self, wanted):
+        """Tokens of a sequence, at most, where so many are wanted."""
+        return wanted if self.limit is None else min(wanted, self.limit)
+
 
 def mapped(part, kind, function):
     """A decoder, or a part of it, with function(x) for each x of a kind."""

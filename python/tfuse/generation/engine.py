@@ -9,47 +9,25 @@ of a request may not be known here when its row moves, so it is moved on the dev
 that a request has left can be given to the next one at once: whatever still writes them does so before."""
 
 import collections
-import dataclasses
 import functools
-import typing
 
 import numpy as np
 import tensorflow as tf
 
 from tfuse.generation import steps, tiles
+from tfuse.generation.arguments import ends_of, stops_in
 from tfuse.generation.batch import settings_of
 from tfuse.generation.families import decoder_of
 from tfuse.generation.pages import Pages, pages_for
+from tfuse.generation.requests import Request, Samplers, names_of
 from tfuse.generation.rows import Rows
 from tfuse.generation.steps import PAGE
 from tfuse.generation.transfers import Receiver, Sender
 
-CHUNK = 512  # words of a prompt that are processed at one time, at most
+SIZES = (64, 128, 256, 512)  # words of a prompt that are processed at one time: whole pages, so that each chunk begins one
+CHUNK = SIZES[-1]
 CHUNKS = 8  # that are processed between two steps, at most
 WATCHED = 4  # steps at a time, at most, where somebody waits for each token
-
-
-@dataclasses.dataclass(eq=False)
-class Request:
-    number: int
-    prompt: list
-    names: list  # of the pages that the prompt fills: bytes of all words up to there
-    new: int  # tokens that it asks for
-    settings: dict
-    stops: frozenset
-    seed: int
-    on_token: typing.Optional[typing.Callable]
-    tokens: list = dataclasses.field(default_factory=list)  # new ones
-    queued: int = 0  # new ones that the steps give which are queued by now
-    pages: list = dataclasses.field(default_factory=list)
-    row: int = -1  # of the batch; -1: it waits, or its last steps are queued
-    ready: int = 0  # words of the prompt whose keys and values are in the cache
-    error: typing.Optional[Exception] = None
-    ended: bool = False
-
-    @property
-    def reads(self):
-        return self.ready < len(self.prompt) - 1
 
 
 class Engine:
@@ -58,6 +36,14 @@ class Engine:
     Requests join and leave between steps (continuous batching). Their keys and values lie in pages, which prompts that begin
     alike share. A request that finds no free row or pages waits for them. Weights are read when the engine is made. An engine
     is for one thread.
+
+    `add(prompt, max_new_tokens, sampler=None, stop_token_ids=None, on_token=None, seed=None)` has a prompt, a list of ids,
+    continued, and returns the request's number. `sampler` is as in tfuse.generate, and so are `stop_token_ids`. With each new
+    token, `on_token(number, token)` is called; what it raises ends this request, and result() raises it. Requests with the same
+    `seed` draw the same random numbers, whoever else is there; without one, they go by the sampler's seed and their number.
+
+    `step()` continues all requests, and `busy()` says whether there are any. `cancel(number)` ends a request as it is,
+    `has_ended(number)` says whether one has ended, and `result(number)` returns the new tokens of one that has, and forgets it.
 
     Args:
       model: a CausalLM of KerasHub.
@@ -86,8 +72,9 @@ class Engine:
     def __init__(self, model, pages=None, rows=32, room=2048, batch_invariant=False, at_a_time=8, cache_dtype=None):
         self.decoder = tiles.decoder(model, decoder_of(model))
         self._device = self.decoder.table.device
-        self._room = room if self.decoder.limit is None else min(room, self.decoder.limit)
-        self._sampler, self._invariant, self._at_a_time = model.sampler, batch_invariant, at_a_time
+        self._room = self.decoder.room(room)
+        self._samplers, self._ends = Samplers(model.sampler), ends_of(model)
+        self._invariant, self._at_a_time = batch_invariant, at_a_time
         dtype = steps.cache_dtype(self.decoder, cache_dtype)
         pages = pages_for(self.decoder, rows, self._room, dtype) if pages is None else pages
         self._pages = Pages(pages)
@@ -102,11 +89,8 @@ class Engine:
     # ---- requests ----
 
     def add(self, prompt, max_new_tokens, sampler=None, stop_token_ids=None, on_token=None, seed=None):
-        """Has a prompt, a list of ids, continued; returns the request's number.
-
-        on_token(number, token) is called with each new token; what it raises ends this request, and result() raises it.
-        Requests with the same seed draw the same random numbers, whoever else is there. Raises ValueError for a request that can
-        never run."""
+        """Has a prompt, a list of ids, continued; returns the request's number. The class says what the arguments are. Raises
+        ValueError for a request that can never run."""
         prompt = [int(token) for token in prompt]
         limit = len(prompt) + int(max_new_tokens)
         if not prompt or max_new_tokens < 1:
@@ -122,31 +106,40 @@ class Engine:
         wanted, there = -(-limit // PAGE), len(self._pages.free) + len(self._pages.unused) + len(self._pages.users)
         if wanted > there:
             raise ValueError("tfuse.generate: %d tokens take %d pages of %d, and there are %d" % (limit, wanted, PAGE, there))
-        number, self._next = self._next, self._next + 1
-        text = np.array(prompt, np.int32).tobytes()
-        names = [text[:4 * end] for end in range(PAGE, len(prompt), PAGE)]
-        request = Request(number, prompt, names, int(max_new_tokens), settings_of(sampler or self._sampler),
-                          frozenset(stop_token_ids or ()), number if seed is None else seed, on_token)
+        number, sampler = self._next, self._samplers.find(sampler)
+        settings, stops = settings_of(sampler), frozenset(stops_in(stop_token_ids, self._ends))
+        seed = self._samplers.seed(sampler, number) if seed is None else seed
+        request = Request(number, prompt, names_of(prompt), int(max_new_tokens), settings, stops, seed, on_token)
+        self._next += 1
         self._requests[number] = request
         self._waiting.append(request)
         return number
 
+    def _request(self, number):
+        if number not in self._requests:
+            raise ValueError("tfuse.generate: there is no request %r: add() has not returned that number, or result() has "
+                             "forgotten it" % (number,))
+        return self._requests[number]
+
     def cancel(self, number):
         """Ends a request as it is."""
-        request = self._requests[number]
+        request = self._request(number)
         if request in self._waiting:
             self._waiting.remove(request)
         self._end(request)
 
     def result(self, number):
         """The new tokens of a request that has ended, which is then forgotten. Raises what its on_token has raised."""
+        if not self._request(number).ended:
+            raise ValueError("tfuse.generate: request %d has not ended: step() until has_ended(%d), or cancel(%d)" % (
+                number, number, number))
         request = self._requests.pop(number)
         if request.error is not None:
             raise request.error
         return request.tokens
 
     def has_ended(self, number):
-        return self._requests[number].ended
+        return self._request(number).ended
 
     def busy(self):
         """Whether there are requests that have not ended."""
@@ -156,8 +149,7 @@ class Engine:
     def _leave(self, request):
         """Its row and its pages are free for those who come after what is queued."""
         self._rows.leave(request)
-        for page in request.pages:
-            self._pages.leave(page)
+        self._pages.leave(request.pages)
         request.pages = []
 
     def _end(self, request):
@@ -238,7 +230,7 @@ class Engine:
         for page in shared:
             self._pages.use(page)
         request.pages = shared + [self._pages.take() for _ in range(own)]
-        request.ready = min(len(shared) * PAGE, len(request.prompt) - 1)
+        request.ready = len(shared) * PAGE
         self._rows.give(request)
         if not request.reads:
             self._rows.start(request)
@@ -250,13 +242,29 @@ class Engine:
         reading = [r for r in running if r.reads]
         left = CHUNK * min(CHUNKS, max(1, CHUNKS * len(reading) // max(1, len(running) - len(reading))))
         for request in reading:
+            self._share(request)
             while left > 0 and request.reads:
                 left -= self._read(request)
+                self._share(request)
+            if not request.reads:
+                self._rows.start(request)
+
+    def _share(self, request):
+        """Takes pages that others have read by now for the next ones of its own. That may only be queued: it is so before what
+        is queued here."""
+        for i in range(request.ready // PAGE, len(request.names)):
+            page = self._pages.find(request.names[i])
+            if page is None:
+                return
+            self._pages.use(page)
+            self._pages.leave([request.pages[i]])
+            request.pages[i] = page
+            request.ready += PAGE
 
     def _read(self, request):
         """Puts some tokens of a prompt into the cache; returns how many there was room for."""
         begin, end = request.ready, min(request.ready + CHUNK, len(request.prompt) - 1)
-        n = next(size for size in (64, 128, 256, CHUNK) if size >= end - begin)
+        n = next(size for size in SIZES if size >= end - begin)
         at = np.arange(end - begin) + begin
         words, places, positions = np.zeros([1, n], np.int64), np.full([1, n], -1), np.zeros([1, n], np.int64)
         words[0, n - len(at):], positions[0, n - len(at):] = request.prompt[begin:end], at
@@ -272,6 +280,4 @@ class Engine:
         request.ready = end
         for i in range(begin // PAGE, end // PAGE):
             self._pages.name(request.pages[i], request.names[i])
-        if not request.reads:
-            self._rows.start(request)
         return n

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfuse._core import _library
 from tfuse._core._chain import Chain
 from tfuse.generation import steps, tiles
-from tfuse.generation.engine import CHUNK, WATCHED
+from tfuse.generation.engine import SIZES, WATCHED
 from tfuse.generation.families import decoder_of
 from tfuse.generation.rows import sizes_of
 from tfuse.generation.steps import PAGE
@@ -53,7 +53,7 @@ class Steps:
 
     def __init__(self, model, rows=32, room=2048, batch_invariant=False):
         self._decoder = tiles.decoder(model, decoder_of(model))
-        self._room = room if self._decoder.limit is None else min(room, self._decoder.limit)
+        self._room = self._decoder.room(room)
         self._invariant, self._pages = batch_invariant, -(-self._room // PAGE)
         self._unique, self._known, self.weights = os.urandom(8).hex(), {}, []
         self._numbers = [tf.constant([i], tf.int64) for i in range(len(INTS))]
@@ -61,7 +61,7 @@ class Steps:
         for i, layer in enumerate(self._cache.layers):
             for name, tensor in zip(("keys", "values"), layer):
                 self._keep("%s_%d" % (name, i), tensor, [None, *tensor.shape[1:]])
-        self.functions = {"read_%d" % n: self._read("read_%d" % n, n) for n in (64, 128, 256, CHUNK)}
+        self.functions = {"read_%d" % n: self._read("read_%d" % n, n) for n in SIZES}
         for size in sizes_of(rows):
             for times in (1, WATCHED):
                 name = "decode_%d_%d" % (size, times)

@@ -6,13 +6,13 @@ import numpy as np
 import rich.console
 import rich.progress
 
+from tfuse.generation.arguments import ids_of, sampler_of, stops_of, text_of
 from tfuse.generation.batch import seeds_of
 from tfuse.generation.decoders import NotServed
 from tfuse.generation.engine import Engine
 from tfuse.generation.steps import PAGE
 
 ROWS = 128  # requests that run at one time, at most
-ENDS_OF_TURNS = {"Phi3CausalLM": "<|end|>", "Gemma3CausalLM": "<end_of_turn>"}  # which their generate() stops at, too
 
 
 class Failed(RuntimeError):
@@ -39,12 +39,12 @@ def generate(model, prompts, max_new_tokens, sampler=None, stop_token_ids="auto"
 
     Args:
       model: a CausalLM of KerasHub. Which ones are served: docs/generation.md.
-      prompts: a list of texts, where the model has a preprocessor, and of lists of token ids.
+      prompts: a list of texts, where the model has a preprocessor, and of lists of token ids. Bytes are texts in UTF-8.
       max_new_tokens: how many tokens a prompt gets at most; a number, or a list with one for each prompt.
       sampler: as in model.compile(sampler=...): "greedy", "random", "top_k", "top_p" or an object of one of these. None is the
         model's own.
-      stop_token_ids: tokens that end a prompt's continuation, and are its last. "auto" are those of the preprocessor's
-        tokenizer; without a preprocessor, and with None, there are none.
+      stop_token_ids: tokens that end a prompt's continuation, and are its last: an id, or a list, an array or a tensor of ids.
+        "auto" are those of the preprocessor's tokenizer; without a preprocessor, and with None, there are none.
       on_token: a function that is called with each new token as it comes: the prompt's place in the list, and the token's id.
         What it raises ends this prompt's continuation, and no other.
       pages: how many pages of 64 tokens keys and values may take; a prompt that finds no free ones waits. None: enough for 128
@@ -66,24 +66,32 @@ def generate(model, prompts, max_new_tokens, sampler=None, stop_token_ids="auto"
     """
     if isinstance(prompts, (str, bytes)):
         raise TypeError("tfuse.generate: prompts is a list, of texts or of lists of ids; got one text")
-    prompts = list(prompts)
+    prompts = [prompt.decode() if isinstance(prompt, bytes) else prompt for prompt in prompts]
     limits = [int(n) for n in np.broadcast_to(max_new_tokens, [len(prompts)])]
     if not prompts:
         return []
     ids, stops = ids_of(model, prompts), stops_of(model, stop_token_ids)
-    sampler = sampler_of(model, sampler)
+    sampler = sampler_of(model.sampler, sampler)
+    longest = max(len(some) + n for some, n in zip(ids, limits))
+    engine = engine_of(model, pages=pages, rows=min(len(ids), ROWS), room=-(-longest // PAGE) * PAGE,
+                       batch_invariant=batch_invariant, cache_dtype=cache_dtype)
     try:
-        longest = max(len(some) + n for some, n in zip(ids, limits))
-        engine = Engine(model, pages, rows=min(len(ids), ROWS), room=-(-longest // PAGE) * PAGE,
-                        batch_invariant=batch_invariant, cache_dtype=cache_dtype)
-    except NotServed as error:
-        raise NotServed("tfuse.generate does not serve this model, and its own generate() does: %s" % error) from error
-    results = _run(engine, ids, limits, sampler, stops, on_token)
+        results = _run(engine, ids, limits, sampler, stops, on_token)
+    finally:
+        vars(engine).clear()  # errors know their frames, and these the engine: its memory must not wait for them
     results = [text_of(model, tokens) if isinstance(prompt, str) and isinstance(tokens, list) else tokens
                for prompt, tokens in zip(prompts, results)]
     if any(isinstance(result, Exception) for result in results):
         raise Failed(results) from next(result for result in results if isinstance(result, Exception))
     return results
+
+
+def engine_of(model, **options):
+    """An engine. Raises NotServed, which says what to do instead."""
+    try:
+        return Engine(model, **options)
+    except NotServed as error:
+        raise NotServed("tfuse does not serve this model, and its own generate() does: %s" % error) from error
 
 
 def _run(engine, prompts, limits, sampler, stops, on_token):
@@ -114,48 +122,3 @@ def _result(engine, number):
         return engine.result(number)
     except Exception as error:
         return error
-
-
-# ---- texts ----
-
-
-def ids_of(model, prompts):
-    """Ids of each prompt: those that model.generate() would begin with."""
-    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-    if texts and getattr(model, "preprocessor", None) is None:
-        raise ValueError("tfuse.generate: this model has no preprocessor, so prompts must be lists of ids; got a text")
-    if texts:
-        room = max(len(text.encode()) for text in texts) + 8  # a token is a byte at least; a few begin a text
-        packed = model.preprocessor.generate_preprocess(texts, sequence_length=room)
-        tokens, mask = (np.asarray(packed[name]) for name in ("token_ids", "padding_mask"))
-        found = iter([row[there.astype(bool)].tolist() for row, there in zip(tokens, mask)])
-    return [next(found) if isinstance(prompt, str) else [int(token) for token in prompt] for prompt in prompts]
-
-
-def text_of(model, tokens):
-    """What ids say, without those that only mark a beginning or an end."""
-    ids = np.array([tokens], "int32")
-    return model.preprocessor.generate_postprocess({"token_ids": ids, "padding_mask": np.ones_like(ids, bool)})[0]
-
-
-def stops_of(model, given):
-    """Ids, of None, "auto" or ids."""
-    if given is None or given != "auto":
-        return [int(token) for token in given or ()]
-    tokenizer = getattr(getattr(model, "preprocessor", None), "tokenizer", None)
-    found = [getattr(tokenizer, name, None) for name in ("end_token_id", "end_token2_id")]
-    if tokenizer is not None:
-        ends = (ENDS_OF_TURNS[kind.__name__] for kind in type(model).__mro__ if kind.__name__ in ENDS_OF_TURNS)
-        found += [tokenizer.token_to_id(end) or None for end in ends]  # 0: there is no such token
-    return [int(token) for token in found if token is not None]
-
-
-def sampler_of(model, sampler):
-    """A sampler, of None, a name or a sampler."""
-    if sampler is None:
-        return model.sampler
-    if not isinstance(sampler, str):
-        return sampler
-    import keras_hub  # which is there, since the model is of it
-
-    return keras_hub.samplers.get(sampler)

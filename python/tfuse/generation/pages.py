@@ -42,7 +42,13 @@ class Pages:
         if name not in self.known and page not in self.names:
             self.known[name], self.names[page] = page, name
 
-    def leave(self, page):
+    def leave(self, pages):
+        """A sequence's pages, which it has no more. Those at its end are taken by others first: without the beginning, what
+        comes after it is of no use."""
+        for page in reversed(pages):
+            self._leave(page)
+
+    def _leave(self, page):
         self.users[page] -= 1
         if self.users[page]:
             return
@@ -62,7 +68,8 @@ def pages_for(decoder, rows, room, dtype):
 
 
 def _free(device):
-    """Bytes of memory that are free there: on a GPU, those that TensorFlow has not given to tensors."""
+    """Bytes of memory that are free there: of a GPU's whole memory, what this process has not given to tensors. It does not see
+    other processes, nor limits that TensorFlow was given."""
     if "GPU" not in device:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     there = min(gpu.memory for gpu in _driver.Driver.find().devices())
