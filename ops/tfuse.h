@@ -236,6 +236,8 @@ int tfu_may_be(int64_t a, int64_t b);
 int tfu_given(const tfu_shape *shape);
 /* An optional tensor's data; NULL where it is not given or, of an output, not wanted, or itself NULL. */
 void *tfu_given_data(const tfu_tensor *tensor);
+/* The size of axis i, which is unknown where the rank is. */
+int64_t tfu_axis(const tfu_shape *shape, int i);
 /* The shape without its last axis. */
 tfu_shape tfu_leading(const tfu_shape *shape);
 /* The shape with one more axis at the end. */
@@ -245,6 +247,8 @@ tfu_shape tfu_like_if(const tfu_shape *shape, const tfu_shape *when);
 
 /* Fails unless x has at least one axis. */
 TFU_MUST_USE tfu_code tfu_has_rows(const char *name, const tfu_shape *x, tfu_error *err);
+/* Fails unless x can have so many axes; `axes` is what the message calls them: "[batch, steps, units]". */
+TFU_MUST_USE tfu_code tfu_has_rank(const char *name, const tfu_shape *x, int rank, const char *axes, tfu_error *err);
 /* Fails unless a can be stretched to b's shape as NumPy stretches. */
 TFU_MUST_USE tfu_code tfu_broadcasts(const char *a_name, const tfu_shape *a, const char *b_name, const tfu_shape *b,
                                      tfu_error *err);

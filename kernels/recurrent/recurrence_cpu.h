@@ -60,15 +60,12 @@ static inline void FN(slope_of)(const tfu_activation *act, const FN(recurrence_l
   act->FN(grad)(v, x, l->ones, l->zeros, n);
 }
 
-/* n elements of a tensor from `at` on, to memory of the arithmetic type; zeros where it is not given. */
+/* n elements of a tensor from `at` on; zeros where it is not given. */
 static inline void FN(copy)(REAL *to, const tfu_tensor *t, int64_t at, int n) {
-  const REAL *from = tfu_given(&t->shape) ? FN(tfu_load)(t->data, t->dtype, at, n, to) : NULL;
-  if (!from) memset(to, 0, (size_t)n * sizeof *to);
-  else if (from != to) memcpy(to, from, (size_t)n * sizeof *to);
+  FN(tfu_copy)(to, tfu_given_data(t), t->dtype, at, n);
 }
 static inline void FN(put)(const tfu_tensor *t, int64_t at, int n, const REAL *values) {
-  if (t->dtype == TFU_F32 || t->dtype == TFU_F64) memcpy((REAL *)t->data + at, values, (size_t)n * sizeof *values);
-  else FN(tfu_store)(t->data, t->dtype, at, n, values);
+  FN(tfu_store)(t->data, t->dtype, at, n, values);
 }
 
 /* What each gate's h is scaled by, of rows first .. first + m, gate by gate, each with padded units, of which those

@@ -29,17 +29,6 @@ tfu_code tfu_scan_linear_grad_cpu(tfu_call *call) { return run(call); }
 
 #else
 
-static void FN(load_states)(REAL *to, const void *states, tfu_dtype dtype, int64_t at, int n) {
-  const REAL *from = states ? FN(tfu_load)(states, dtype, at, n, to) : NULL;
-  if (!from) memset(to, 0, (size_t)n * sizeof *to);
-  else if (from != to) memcpy(to, from, (size_t)n * sizeof *to);
-}
-
-static void FN(store_states)(void *states, tfu_dtype dtype, int64_t at, int n, const REAL *values) {
-  if (dtype == TFU_F32 || dtype == TFU_F64) memcpy((REAL *)states + at, values, (size_t)n * sizeof *values);
-  else FN(tfu_store)(states, dtype, at, n, values);
-}
-
 /* One position of n columns: `at` is where it is in the tensors, `column` where in the states at its ends. */
 static void FN(step)(const job *j, REAL *s, int64_t at, int64_t column, int64_t i, int n) {
   const scan_linear_args *a = &j->a;
@@ -51,8 +40,8 @@ static void FN(step)(const job *j, REAL *s, int64_t at, int64_t column, int64_t 
   } else {
     const int first = i == a->length - 1; /* of the states: it is the last here */
     REAL *da = FN(tfu_room)(a->da, j->dtype, at, room[3]);
-    if (first) FN(load_states)(room[4], a->initial, j->dtype, column, n);
-    else FN(load_states)(room[4], a->h, j->dtype, at + (a->flipped ? -a->inner : a->inner), n);
+    if (first) FN(tfu_copy)(room[4], a->initial, j->dtype, column, n);
+    else FN(tfu_copy)(room[4], a->h, j->dtype, at + (a->flipped ? -a->inner : a->inner), n);
     TFU_VECTORISED(k, n) {
       const REAL g = b[k] + s[k], f = factor[k];
       da[k] = g * room[4][k];
@@ -71,12 +60,12 @@ static void FN(scan_strips)(void *arg, int64_t begin, int64_t end) {
     const int64_t outer = strip / j->strips, inner = strip % j->strips * TFU_TILE, column = outer * a->inner + inner;
     const int n = (int)least(TFU_TILE, a->inner - inner);
     REAL s[TFU_TILE];
-    FN(load_states)(s, a->back ? NULL : a->initial, j->dtype, column, n);
+    FN(tfu_copy)(s, a->back ? NULL : a->initial, j->dtype, column, n);
     for (int64_t i = 0; i < a->length; i++) {
       const int64_t place = a->flipped ? a->length - 1 - i : i;
       FN(step)(j, s, (outer * a->length + place) * a->inner + inner, column, i, n);
     }
-    if (a->dinitial) FN(store_states)(a->dinitial, j->dtype, column, n, s);
+    if (a->dinitial) FN(tfu_store)(a->dinitial, j->dtype, column, n, s);
   }
 }
 #endif

@@ -28,17 +28,6 @@ typedef struct FN(strip) {
   REAL x[STRIP], delta[STRIP], b[STATES], c[STATES];
 } FN(strip);
 
-/* n elements from `at` on, in memory of the arithmetic type; zeros where there are none. */
-static void FN(copy)(REAL *to, const void *data, tfu_dtype dtype, int64_t at, int n) {
-  const REAL *from = data ? FN(tfu_load)(data, dtype, at, n, to) : NULL;
-  if (!from) memset(to, 0, (size_t)n * sizeof *to);
-  else if (from != to) memcpy(to, from, (size_t)n * sizeof *to);
-}
-static void FN(put)(void *data, tfu_dtype dtype, int64_t at, int n, const REAL *values) {
-  if (dtype == TFU_F32 || dtype == TFU_F64) memcpy((REAL *)data + at, values, (size_t)n * sizeof *values);
-  else FN(tfu_store)(data, dtype, at, n, values);
-}
-
 /* [channels, states] of a strip, from the channel's row on, as [states][STRIP], and back. */
 static void FN(turn)(const REAL *from, int64_t row, int n, int states, REAL to[STATES][STRIP]) {
   for (int s = 0; s < states; s++)
@@ -60,16 +49,16 @@ static void FN(begin)(const job *j, int64_t task, FN(strip) * p) {
   p->states = (int)a->states;
   FN(turn)(a->a, p->channel, p->n, p->states, p->a);
   FN(turn)(a->initial, p->batch * a->channels + p->channel, p->n, p->states, p->h);
-  FN(copy)(p->skip, a->skip, j->real, p->channel, p->n);
+  FN(tfu_copy)(p->skip, a->skip, j->real, p->channel, p->n);
 }
 
 static void FN(load_step)(const job *j, FN(strip) * p, int64_t t) {
   const selective_args *a = &j->a;
   const int64_t row = p->batch * a->length + t;
-  FN(copy)(p->x, a->x, j->dtype, row * a->channels + p->channel, p->n);
-  FN(copy)(p->delta, a->delta, j->dtype, row * a->channels + p->channel, p->n);
-  FN(copy)(p->b, a->b, j->dtype, (row * a->groups + p->group) * p->states, p->states);
-  FN(copy)(p->c, a->c, j->dtype, (row * a->groups + p->group) * p->states, p->states);
+  FN(tfu_copy)(p->x, a->x, j->dtype, row * a->channels + p->channel, p->n);
+  FN(tfu_copy)(p->delta, a->delta, j->dtype, row * a->channels + p->channel, p->n);
+  FN(tfu_copy)(p->b, a->b, j->dtype, (row * a->groups + p->group) * p->states, p->states);
+  FN(tfu_copy)(p->c, a->c, j->dtype, (row * a->groups + p->group) * p->states, p->states);
 }
 
 static void FN(step)(FN(strip) * p) {
@@ -91,7 +80,7 @@ static void FN(forward)(void *arg, int64_t task) {
     TFU_VECTORISED(i, p.n) y[i] = p.skip[i] * p.x[i];
     for (int s = 0; s < p.states; s++)
       TFU_VECTORISED(i, p.n) y[i] += p.c[s] * p.h[s][i];
-    FN(put)(j->a.y, j->dtype, (p.batch * j->a.length + t) * j->a.channels + p.channel, p.n, y);
+    FN(tfu_store)(j->a.y, j->dtype, (p.batch * j->a.length + t) * j->a.channels + p.channel, p.n, y);
   }
   FN(turn_back)(p.h, p.batch * j->a.channels + p.channel, p.n, p.states, j->a.last);
 }
@@ -119,7 +108,7 @@ static void FN(step_back)(const job *j, FN(strip) * p, int64_t t, REAL before[ST
   REAL *factors =
       (REAL *)a->factors + (((p->number * a->batch + p->batch) * a->length + t) * a->groups + p->group) * 2 * STATES;
   FN(load_step)(j, p, t);
-  FN(copy)(dy, a->dy, j->dtype, at, p->n);
+  FN(tfu_copy)(dy, a->dy, j->dtype, at, p->n);
   memset(inner, 0, sizeof inner);
   memset(ddelta, 0, sizeof ddelta);
   TFU_VECTORISED(i, p->n) weights[STATES][i] += dy[i] * p->x[i];
@@ -143,8 +132,8 @@ static void FN(step_back)(const job *j, FN(strip) * p, int64_t t, REAL before[ST
     ddelta[i] += inner[i] * p->x[i];
     dx[i] = inner[i] * p->delta[i] + p->skip[i] * dy[i];
   }
-  FN(put)(a->dx, j->dtype, at, p->n, dx);
-  FN(put)(a->ddelta, j->dtype, at, p->n, ddelta);
+  FN(tfu_store)(a->dx, j->dtype, at, p->n, dx);
+  FN(tfu_store)(a->ddelta, j->dtype, at, p->n, ddelta);
 }
 
 static void FN(backward)(void *arg, int64_t task) {
@@ -189,8 +178,8 @@ static void FN(fold_factors)(void *arg, int64_t begin, int64_t end) {
       const REAL *part = (REAL *)a->factors + (strip * all + row) * 2 * STATES;
       for (int s = 0; s < states; s++) sums[s] += part[s], sums[STATES + s] += part[STATES + s];
     }
-    FN(put)(a->db, j->dtype, row * states, states, sums);
-    FN(put)(a->dc, j->dtype, row * states, states, sums + STATES);
+    FN(tfu_store)(a->db, j->dtype, row * states, states, sums);
+    FN(tfu_store)(a->dc, j->dtype, row * states, states, sums + STATES);
   }
 }
 

@@ -57,6 +57,8 @@ int tfu_may_be(int64_t a, int64_t b) { return a == b || a == TFU_UNKNOWN || b ==
 int tfu_given(const tfu_shape *shape) { return shape->rank != 1 || shape->dim[0] != 0; }
 void *tfu_given_data(const tfu_tensor *t) { return t && tfu_given(&t->shape) ? t->data : NULL; }
 
+int64_t tfu_axis(const tfu_shape *shape, int i) { return shape->rank == TFU_UNKNOWN ? TFU_UNKNOWN : shape->dim[i]; }
+
 tfu_shape tfu_leading(const tfu_shape *shape) {
   tfu_shape out = *shape;
   if (out.rank > 0) out.rank--;
@@ -79,6 +81,12 @@ tfu_shape tfu_like_if(const tfu_shape *shape, const tfu_shape *when) {
 
 tfu_code tfu_has_rows(const char *name, const tfu_shape *x, tfu_error *err) {
   TFU_REQUIRE(err, x->rank != 0, "%s must have at least one dimension, got a single number", name);
+  return TFU_OK;
+}
+
+tfu_code tfu_has_rank(const char *name, const tfu_shape *x, int rank, const char *axes, tfu_error *err) {
+  TFU_REQUIRE(err, x->rank == TFU_UNKNOWN || x->rank == rank, "%s must be %s, got shape %s", name, axes,
+              tfu_show(x).text);
   return TFU_OK;
 }
 

@@ -17,72 +17,32 @@
  * product more. */
 #include "ops/recurrent/recurrence.h"
 
+#include "ops/recurrent/checks.h"
 #include "tfuse.h"
-
-static tfu_code has_rank(const char *name, const tfu_shape *s, int rank, const char *axes, tfu_error *err) {
-  TFU_REQUIRE(err, s->rank == TFU_UNKNOWN || s->rank == rank, "%s must be %s, got shape %s", name, axes,
-              tfu_show(s).text);
-  return TFU_OK;
-}
-
-/* Axis i, where it is known. */
-static int64_t axis(const tfu_shape *s, int i) { return s->rank == TFU_UNKNOWN ? TFU_UNKNOWN : s->dim[i]; }
-
-/* Units of a recurrent kernel [units, gates * units]. */
-static tfu_code check_kernel(const tfu_shape *kernel, const tfu_value *attr, tfu_error *err) {
-  TFU_TRY(has_rank("recurrent_kernel", kernel, 2, "[units, gates * units]", err));
-  if (!attr || kernel->rank == TFU_UNKNOWN || kernel->dim[0] == TFU_UNKNOWN) return TFU_OK;
-  const int gates = tfu_cell_gates((int)attr[TFU_RECUR_CELL].i);
-  TFU_REQUIRE(err, tfu_may_be(kernel->dim[1], gates * kernel->dim[0]),
-              "recurrent_kernel must be [units, %d * units], got shape %s", gates, tfu_show(kernel).text);
-  return TFU_OK;
-}
-
-static tfu_code check_state(const char *name, const tfu_shape *state, int64_t batch, int64_t units, tfu_error *err) {
-  const tfu_shape wanted = {.rank = 2, .dim = {batch, units}};
-  return tfu_given(state) ? tfu_match(name, state, "[batch, units]", &wanted, err) : TFU_OK;
-}
-
-static tfu_code check_mask(const tfu_shape *mask, int64_t batch, int64_t steps, tfu_error *err) {
-  const tfu_shape wanted = {.rank = 2, .dim = {batch, steps}};
-  return tfu_given(mask) ? tfu_match("mask", mask, "[batch, steps]", &wanted, err) : TFU_OK;
-}
-
-static tfu_code check_scale(const tfu_shape *scale, int64_t batch, int64_t width, tfu_error *err) {
-  const tfu_shape wanted = {.rank = 2, .dim = {batch, width}};
-  return tfu_given(scale) ? tfu_match("scale", scale, "[batch, gates * units]", &wanted, err) : TFU_OK;
-}
-
-/* Of a size that is so many times another, which may be unknown. */
-static int64_t times(int64_t size, int by) { return size == TFU_UNKNOWN ? TFU_UNKNOWN : size * by; }
-
-static const tfu_shape unknown = {.rank = TFU_UNKNOWN}, none = {.rank = 1};
 
 TFU_SHAPE_RULE(forward_shape) {
   const tfu_shape *gates = &in[TFU_RECUR_GATES], *kernel = &in[TFU_RECUR_KERNEL], *bias = &in[TFU_RECUR_BIAS];
-  TFU_TRY(has_rank("gates", gates, 3, "[batch, steps, gates * units]", err));
-  TFU_TRY(check_kernel(kernel, attr, err));
-  const int64_t batch = axis(gates, 0), steps = axis(gates, 1), units = axis(kernel, 0), width = axis(kernel, 1);
-  TFU_REQUIRE(err, tfu_may_be(axis(gates, 2), width),
+  TFU_TRY(tfu_has_rank("gates", gates, 3, "[batch, steps, gates * units]", err));
+  TFU_TRY(tfu_check_recurrent(kernel, attr ? &attr[TFU_RECUR_CELL] : NULL, err));
+  const int64_t batch = tfu_axis(gates, 0), steps = tfu_axis(gates, 1), units = tfu_axis(kernel, 0),
+                width = tfu_axis(kernel, 1);
+  TFU_REQUIRE(err, tfu_may_be(tfu_axis(gates, 2), width),
               "the last axes of gates and recurrent_kernel must be of one size, got shapes %s and %s",
               tfu_show(gates).text, tfu_show(kernel).text);
-  TFU_REQUIRE(err,
-              !tfu_given(bias) || bias->rank == TFU_UNKNOWN || (bias->rank == 1 && tfu_may_be(bias->dim[0], width)),
-              "bias must be a vector with one value per column of recurrent_kernel %s, got shape %s",
-              tfu_show(kernel).text, tfu_show(bias).text);
-  TFU_TRY(check_state("h", &in[TFU_RECUR_H], batch, units, err));
-  TFU_TRY(check_state("c", &in[TFU_RECUR_C], batch, units, err));
-  TFU_TRY(check_mask(&in[TFU_RECUR_MASK], batch, steps, err));
-  TFU_TRY(check_scale(&in[TFU_RECUR_SCALE], batch, width, err));
-  out[TFU_RECUR_Y] = (tfu_shape){.rank = 3, .dim = {batch, steps, units}};
-  out[TFU_RECUR_LAST] = out[TFU_RECUR_KEPT] = unknown;
+  TFU_TRY(tfu_check_bias("bias", bias, kernel, err));
+  TFU_TRY(tfu_fits("h", &in[TFU_RECUR_H], TFU_MATRIX(batch, units), "[batch, units]", err));
+  TFU_TRY(tfu_fits("c", &in[TFU_RECUR_C], TFU_MATRIX(batch, units), "[batch, units]", err));
+  TFU_TRY(tfu_fits("mask", &in[TFU_RECUR_MASK], TFU_MATRIX(batch, steps), "[batch, steps]", err));
+  TFU_TRY(tfu_fits("scale", &in[TFU_RECUR_SCALE], TFU_MATRIX(batch, width), "[batch, gates * units]", err));
+  out[TFU_RECUR_Y] = TFU_SEQUENCES(batch, steps, units);
+  out[TFU_RECUR_LAST] = out[TFU_RECUR_KEPT] = tfu_unknown;
   if (!attr) return TFU_OK;
   const int cell = (int)attr[TFU_RECUR_CELL].i;
   TFU_REQUIRE(err, cell == TFU_CELL_LSTM || in[TFU_RECUR_C].rank == TFU_UNKNOWN || !tfu_given(&in[TFU_RECUR_C]),
               "a GRU has no state c, got one of shape %s", tfu_show(&in[TFU_RECUR_C]).text);
-  const tfu_shape kept = {.rank = 3, .dim = {batch, steps, times(units, tfu_cell_kept(cell))}};
-  const tfu_shape last = {.rank = 2, .dim = {batch, units}};
-  out[TFU_RECUR_LAST] = cell == TFU_CELL_LSTM ? last : none;
+  const tfu_shape kept = TFU_SEQUENCES(batch, steps, tfu_times(units, tfu_cell_kept(cell)));
+  const tfu_shape last = TFU_MATRIX(batch, units);
+  out[TFU_RECUR_LAST] = cell == TFU_CELL_LSTM ? last : tfu_none;
   out[TFU_RECUR_KEPT] = tfu_like_if(&kept, &in[TFU_RECUR_KEEP]);
   return TFU_OK;
 }
@@ -102,27 +62,28 @@ const tfu_op tfu_recurrence = {
 
 TFU_SHAPE_RULE(grad_shape) {
   const tfu_shape *dy = &in[TFU_RECGRAD_DY], *kernel = &in[TFU_RECGRAD_KERNEL], *kept = &in[TFU_RECGRAD_KEPT];
-  TFU_TRY(has_rank("dy", dy, 3, "[batch, steps, units]", err));
-  TFU_TRY(check_kernel(kernel, attr, err));
-  const int64_t batch = axis(dy, 0), steps = axis(dy, 1), units = axis(dy, 2);
-  TFU_REQUIRE(err, tfu_may_be(axis(kernel, 0), units),
+  TFU_TRY(tfu_has_rank("dy", dy, 3, "[batch, steps, units]", err));
+  TFU_TRY(tfu_check_recurrent(kernel, attr ? &attr[TFU_RECUR_CELL] : NULL, err));
+  const int64_t batch = tfu_axis(dy, 0), steps = tfu_axis(dy, 1), units = tfu_axis(dy, 2);
+  TFU_REQUIRE(err, tfu_may_be(tfu_axis(kernel, 0), units),
               "the last axis of dy and the first of recurrent_kernel must be of one size, got shapes %s and %s",
               tfu_show(dy).text, tfu_show(kernel).text);
   TFU_TRY(tfu_match("y", &in[TFU_RECGRAD_Y], "dy", dy, err));
-  TFU_TRY(check_state("dlast", &in[TFU_RECGRAD_DLAST], batch, units, err));
-  TFU_TRY(check_state("h", &in[TFU_RECGRAD_H], batch, units, err));
-  TFU_TRY(check_state("c", &in[TFU_RECGRAD_C], batch, units, err));
-  TFU_TRY(check_mask(&in[TFU_RECGRAD_MASK], batch, steps, err));
-  TFU_TRY(check_scale(&in[TFU_RECGRAD_SCALE], batch, axis(kernel, 1), err));
-  out[TFU_RECGRAD_DGATES] = (tfu_shape){.rank = 3, .dim = {batch, steps, axis(kernel, 1)}};
-  out[TFU_RECGRAD_DH] = (tfu_shape){.rank = 2, .dim = {batch, units}};
-  out[TFU_RECGRAD_DPRODUCT] = out[TFU_RECGRAD_DC] = unknown;
+  TFU_TRY(tfu_fits("dlast", &in[TFU_RECGRAD_DLAST], TFU_MATRIX(batch, units), "[batch, units]", err));
+  TFU_TRY(tfu_fits("h", &in[TFU_RECGRAD_H], TFU_MATRIX(batch, units), "[batch, units]", err));
+  TFU_TRY(tfu_fits("c", &in[TFU_RECGRAD_C], TFU_MATRIX(batch, units), "[batch, units]", err));
+  TFU_TRY(tfu_fits("mask", &in[TFU_RECGRAD_MASK], TFU_MATRIX(batch, steps), "[batch, steps]", err));
+  TFU_TRY(
+      tfu_fits("scale", &in[TFU_RECGRAD_SCALE], TFU_MATRIX(batch, tfu_axis(kernel, 1)), "[batch, gates * units]", err));
+  out[TFU_RECGRAD_DGATES] = TFU_SEQUENCES(batch, steps, tfu_axis(kernel, 1));
+  out[TFU_RECGRAD_DH] = TFU_MATRIX(batch, units);
+  out[TFU_RECGRAD_DPRODUCT] = out[TFU_RECGRAD_DC] = tfu_unknown;
   if (!attr) return TFU_OK;
   const int cell = (int)attr[TFU_RECUR_CELL].i;
-  const tfu_shape wanted = {.rank = 3, .dim = {batch, steps, times(units, tfu_cell_kept(cell))}};
+  const tfu_shape wanted = TFU_SEQUENCES(batch, steps, tfu_times(units, tfu_cell_kept(cell)));
   TFU_TRY(tfu_match("kept", kept, "what Recurrence keeps", &wanted, err));
-  out[TFU_RECGRAD_DPRODUCT] = cell == TFU_CELL_GRU ? out[TFU_RECGRAD_DGATES] : none;
-  out[TFU_RECGRAD_DC] = cell == TFU_CELL_LSTM ? out[TFU_RECGRAD_DH] : none;
+  out[TFU_RECGRAD_DPRODUCT] = cell == TFU_CELL_GRU ? out[TFU_RECGRAD_DGATES] : tfu_none;
+  out[TFU_RECGRAD_DC] = cell == TFU_CELL_LSTM ? out[TFU_RECGRAD_DH] : tfu_none;
   return TFU_OK;
 }
 

@@ -6,65 +6,37 @@
  * biases and first states that are not given are empty vectors, as is that of c where there is none. */
 #include "ops/recurrent/rnn.h"
 
-#include "ops/recurrent/recurrence.h"
+#include "ops/recurrent/checks.h"
 #include "tfuse.h"
-
-static int64_t axis(const tfu_shape *s, int i) { return s->rank == TFU_UNKNOWN ? TFU_UNKNOWN : s->dim[i]; }
-
-static tfu_code fits(const char *name, const tfu_shape *s, tfu_shape wanted, const char *what, tfu_error *err) {
-  return tfu_given(s) ? tfu_match(name, s, what, &wanted, err) : TFU_OK;
-}
-
-static tfu_code check_bias(const char *name, const tfu_shape *bias, const tfu_shape *recurrent, tfu_error *err) {
-  TFU_REQUIRE(err,
-              !tfu_given(bias) || bias->rank == TFU_UNKNOWN ||
-                  (bias->rank == 1 && tfu_may_be(bias->dim[0], axis(recurrent, 1))),
-              "%s must be a vector with one value per column of recurrent_kernel %s, got shape %s", name,
-              tfu_show(recurrent).text, tfu_show(bias).text);
-  return TFU_OK;
-}
-
-#define MATRIX(rows, cols) ((tfu_shape){.rank = 2, .dim = {(rows), (cols)}})
-#define SEQUENCES(batch, steps, units) ((tfu_shape){.rank = 3, .dim = {(batch), (steps), (units)}})
 
 /* Of x and what follows it in both ops. *units is that of the recurrent kernel. */
 static tfu_code check(const tfu_shape *in, const tfu_value *attr, int64_t *units, tfu_error *err) {
   const tfu_shape *x = &in[TFU_RNN_X], *recurrent = &in[TFU_RNN_RECURRENT];
-  TFU_REQUIRE(err, x->rank == TFU_UNKNOWN || x->rank == 3, "x must be [batch, steps, features], got shape %s",
-              tfu_show(x).text);
-  TFU_REQUIRE(err, recurrent->rank == TFU_UNKNOWN || recurrent->rank == 2,
-              "recurrent_kernel must be [units, gates * units], got shape %s", tfu_show(recurrent).text);
-  const int64_t width = axis(recurrent, 1);
-  *units = axis(recurrent, 0);
-  if (attr && *units != TFU_UNKNOWN) {
-    const int gates = tfu_cell_gates((int)attr[TFU_RNN_CELL].i);
-    TFU_REQUIRE(err, tfu_may_be(width, gates * *units), "recurrent_kernel must be [units, %d * units], got shape %s",
-                gates, tfu_show(recurrent).text);
-  }
-  const tfu_shape *kernel = &in[TFU_RNN_KERNEL], state = MATRIX(axis(x, 0), *units);
-  TFU_REQUIRE(err, kernel->rank == TFU_UNKNOWN || kernel->rank == 2,
-              "kernel must be [features, gates * units], got shape %s", tfu_show(kernel).text);
-  TFU_REQUIRE(err, tfu_may_be(axis(x, 2), axis(kernel, 0)),
+  TFU_TRY(tfu_has_rank("x", x, 3, "[batch, steps, features]", err));
+  TFU_TRY(tfu_check_recurrent(recurrent, attr ? &attr[TFU_RNN_CELL] : NULL, err));
+  const int64_t width = tfu_axis(recurrent, 1);
+  *units = tfu_axis(recurrent, 0);
+  const tfu_shape *kernel = &in[TFU_RNN_KERNEL], state = TFU_MATRIX(tfu_axis(x, 0), *units);
+  TFU_TRY(tfu_has_rank("kernel", kernel, 2, "[features, gates * units]", err));
+  TFU_REQUIRE(err, tfu_may_be(tfu_axis(x, 2), tfu_axis(kernel, 0)),
               "the last axis of x and the first of kernel must be of one size, got shapes %s and %s", tfu_show(x).text,
               tfu_show(kernel).text);
-  TFU_REQUIRE(err, tfu_may_be(axis(kernel, 1), width),
+  TFU_REQUIRE(err, tfu_may_be(tfu_axis(kernel, 1), width),
               "the last axes of kernel and recurrent_kernel must be of one size, got shapes %s and %s",
               tfu_show(kernel).text, tfu_show(recurrent).text);
-  TFU_TRY(check_bias("bias", &in[TFU_RNN_BIAS], recurrent, err));
-  TFU_TRY(check_bias("recurrent_bias", &in[TFU_RNN_RECURRENT_BIAS], recurrent, err));
-  TFU_TRY(fits("h", &in[TFU_RNN_H], state, "[batch, units]", err));
-  return fits("c", &in[TFU_RNN_C], state, "[batch, units]", err);
+  TFU_TRY(tfu_check_bias("bias", &in[TFU_RNN_BIAS], recurrent, err));
+  TFU_TRY(tfu_check_bias("recurrent_bias", &in[TFU_RNN_RECURRENT_BIAS], recurrent, err));
+  TFU_TRY(tfu_fits("h", &in[TFU_RNN_H], state, "[batch, units]", err));
+  return tfu_fits("c", &in[TFU_RNN_C], state, "[batch, units]", err);
 }
-
-static const tfu_shape unknown = {.rank = TFU_UNKNOWN}, none = {.rank = 1};
 
 TFU_SHAPE_RULE(forward_shape) {
   int64_t units;
   TFU_TRY(check(in, attr, &units, err));
-  const int64_t batch = axis(&in[TFU_RNN_X], 0), steps = axis(&in[TFU_RNN_X], 1);
-  const tfu_shape kept = SEQUENCES(batch, steps, units == TFU_UNKNOWN ? units : TFU_RNN_KEPT_UNITS * units);
-  out[TFU_RNN_Y] = SEQUENCES(batch, steps, units);
-  out[TFU_RNN_LAST] = !attr ? unknown : attr[TFU_RNN_CELL].i == TFU_CELL_LSTM ? MATRIX(batch, units) : none;
+  const int64_t batch = tfu_axis(&in[TFU_RNN_X], 0), steps = tfu_axis(&in[TFU_RNN_X], 1);
+  const tfu_shape kept = TFU_SEQUENCES(batch, steps, tfu_times(units, TFU_RNN_KEPT_UNITS));
+  out[TFU_RNN_Y] = TFU_SEQUENCES(batch, steps, units);
+  out[TFU_RNN_LAST] = !attr ? tfu_unknown : attr[TFU_RNN_CELL].i == TFU_CELL_LSTM ? TFU_MATRIX(batch, units) : tfu_none;
   out[TFU_RNN_KEPT] = tfu_like_if(&kept, &in[TFU_RNN_KEEP]);
   return TFU_OK;
 }
@@ -86,13 +58,13 @@ TFU_SHAPE_RULE(grad_shape) {
   int64_t units;
   const tfu_shape *from = in + TFU_RNNGRAD_X;
   TFU_TRY(check(from, attr, &units, err));
-  const int64_t batch = axis(from, 0), steps = axis(from, 1);
-  const tfu_shape y = SEQUENCES(batch, steps, units);
+  const int64_t batch = tfu_axis(from, 0), steps = tfu_axis(from, 1);
+  const tfu_shape y = TFU_SEQUENCES(batch, steps, units);
   TFU_TRY(tfu_match("dy", &in[TFU_RNNGRAD_DY], "[batch, steps, units]", &y, err));
   TFU_TRY(tfu_match("y", &in[TFU_RNNGRAD_Y], "[batch, steps, units]", &y, err));
-  TFU_TRY(fits("dlast", &in[TFU_RNNGRAD_DLAST], MATRIX(batch, units), "[batch, units]", err));
+  TFU_TRY(tfu_fits("dlast", &in[TFU_RNNGRAD_DLAST], TFU_MATRIX(batch, units), "[batch, units]", err));
   TFU_TRY(tfu_match("kept", &in[TFU_RNNGRAD_KEPT], "what Rnn keeps",
-                    &SEQUENCES(batch, steps, units == TFU_UNKNOWN ? units : TFU_RNN_KEPT_UNITS * units), err));
+                    &TFU_SEQUENCES(batch, steps, tfu_times(units, TFU_RNN_KEPT_UNITS)), err));
   for (int i = 0; i < TFU_RNN_KEEP; i++) out[i] = from[i];
   return TFU_OK;
 }

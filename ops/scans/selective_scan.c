@@ -18,36 +18,29 @@
 
 #include "tfuse.h"
 
-static int64_t axis(const tfu_shape *s, int i) { return s->rank == TFU_UNKNOWN ? TFU_UNKNOWN : s->dim[i]; }
-
-static tfu_code has_rank(const char *name, const tfu_shape *s, int rank, const char *axes, tfu_error *err) {
-  TFU_REQUIRE(err, s->rank == TFU_UNKNOWN || s->rank == rank, "%s must be %s, got shape %s", name, axes,
-              tfu_show(s).text);
-  return TFU_OK;
-}
-
 /* Of x and what follows it in both ops; *last is the shape of the states. */
 static tfu_code check(const tfu_shape *in, tfu_shape *last, tfu_error *err) {
   const tfu_shape *x = &in[TFU_SELECT_X], *a = &in[TFU_SELECT_A], *b = &in[TFU_SELECT_B];
-  TFU_TRY(has_rank("x", x, 3, "[batch, length, channels]", err));
+  TFU_TRY(tfu_has_rank("x", x, 3, "[batch, length, channels]", err));
   TFU_TRY(tfu_match("delta", &in[TFU_SELECT_DELTA], "x", x, err));
-  TFU_TRY(has_rank("a", a, 2, "[channels, states]", err));
-  TFU_TRY(has_rank("b", b, 4, "[batch, length, groups, states]", err));
-  const int64_t channels = axis(x, 2), states = axis(a, 1), groups = axis(b, 2);
-  TFU_REQUIRE(err, tfu_may_be(axis(a, 0), channels), "a must have a row for each channel of x %s, got shape %s",
+  TFU_TRY(tfu_has_rank("a", a, 2, "[channels, states]", err));
+  TFU_TRY(tfu_has_rank("b", b, 4, "[batch, length, groups, states]", err));
+  const int64_t channels = tfu_axis(x, 2), states = tfu_axis(a, 1), groups = tfu_axis(b, 2);
+  TFU_REQUIRE(err, tfu_may_be(tfu_axis(a, 0), channels), "a must have a row for each channel of x %s, got shape %s",
               tfu_show(x).text, tfu_show(a).text);
   TFU_REQUIRE(err, states <= TFU_SELECT_STATES, "a channel may have up to %d states, got a of shape %s",
               TFU_SELECT_STATES, tfu_show(a).text);
-  TFU_REQUIRE(
-      err, tfu_may_be(axis(b, 0), axis(x, 0)) && tfu_may_be(axis(b, 1), axis(x, 1)) && tfu_may_be(axis(b, 3), states),
-      "b must be [batch, length, groups, states], with those of x %s and a %s, got shape %s", tfu_show(x).text,
-      tfu_show(a).text, tfu_show(b).text);
+  TFU_REQUIRE(err,
+              tfu_may_be(tfu_axis(b, 0), tfu_axis(x, 0)) && tfu_may_be(tfu_axis(b, 1), tfu_axis(x, 1)) &&
+                  tfu_may_be(tfu_axis(b, 3), states),
+              "b must be [batch, length, groups, states], with those of x %s and a %s, got shape %s", tfu_show(x).text,
+              tfu_show(a).text, tfu_show(b).text);
   TFU_REQUIRE(err, groups == TFU_UNKNOWN || (groups > 0 && (channels == TFU_UNKNOWN || channels % groups == 0)),
               "the groups of b must divide the channels of x %s, got b of shape %s", tfu_show(x).text,
               tfu_show(b).text);
   TFU_TRY(tfu_match("c", &in[TFU_SELECT_C], "b", b, err));
   TFU_TRY(tfu_per_channel(x, "skip", &in[TFU_SELECT_SKIP], err));
-  *last = (tfu_shape){.rank = 3, .dim = {axis(x, 0), channels, states}};
+  *last = (tfu_shape){.rank = 3, .dim = {tfu_axis(x, 0), channels, states}};
   if (!tfu_given(&in[TFU_SELECT_INITIAL])) return TFU_OK;
   return tfu_match("initial", &in[TFU_SELECT_INITIAL], "[batch, channels, states]", last, err);
 }

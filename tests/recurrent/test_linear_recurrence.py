@@ -58,6 +58,37 @@ def test_as_a_layer(tmp_path):
     assert loaded.layers[1].form == "rg_lru" and np.allclose(loaded(ids), model(ids), atol=1e-6)
 
 
+def test_states_of_a_functional_model():
+    """They have all digits in mixed precision, too, and are said to."""
+    inputs, x = keras.Input([6, 4]), tf.ones([2, 6, 4])
+    said = tfuse.LinearRecurrence(5, return_state=True, dtype="mixed_bfloat16")(inputs)
+    got = keras.Model(inputs, said)(x)
+    assert [(t.dtype, tuple(t.shape[1:])) for t in said] == [(t.dtype.name, tuple(t.shape[1:])) for t in got]
+    assert [t.dtype for t in said] == ["bfloat16", "float32"]
+
+
+def test_no_steps(device):
+    assert tfuse.LinearRecurrence(5)(tf.zeros([2, 0, 4])).shape == [2, 0, 5]
+
+
+def test_states_that_nothing_enters(device):
+    """Gates that keep all of the state have a of 1, where the slope of the root of 1 - a² is infinite."""
+    layer = tfuse.LinearRecurrence(3, "rg_lru", bias_initializer=keras.initializers.Constant(-200.0))
+    x = tf.constant(np.random.default_rng(0).normal(size=[2, 5, 3]), tf.float32)
+    layer.build(x.shape)
+
+    def step(x, state):
+        with tf.GradientTape() as tape:
+            tape.watch([x, state])
+            y = layer(x, initial_state=state)
+        return y, tape.gradient(y, [x, *(w.value for w in layer.trainable_weights), state])
+
+    for run in (step, tf.function(step, jit_compile=True)):
+        y, gradients = run(x, tf.ones([2, 3]))
+        assert np.allclose(y, 1)
+        assert all(np.allclose(g, 0) for g in gradients[:-1]) and np.allclose(gradients[-1], 5)
+
+
 def test_what_is_refused():
     with pytest.raises(ValueError, match="form must be one of min_gru, rg_lru, got 'lru'"):
         tfuse.LinearRecurrence(4, "lru")

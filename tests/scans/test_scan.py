@@ -144,6 +144,18 @@ def test_gradient_of_maxima(device):
         assert np.array_equal(tape.gradient(y, x, dy), [want]), way
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_gradient_of_large_logarithms(device, dtype):
+    """It does not go by results that are rounded to 16 bits, whose exponentials would be off by half."""
+    x = tf.cast(tf.constant(100 + np.random.default_rng(4).normal(size=300)), dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tfuse.cumulative_logsumexp(x)
+    got, wide = tf.cast(tape.gradient(y, x), tf.float64), np.asarray(tf.cast(x, tf.float64))
+    terms = np.exp(-np.logaddexp.accumulate(wide))
+    np.testing.assert_allclose(got, np.exp(wide) * np.cumsum(terms[::-1])[::-1], rtol=1.1 * FLOATS[dtype])
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_long(device, axis):
     """More than a task, a tile and a chunk; whole numbers, so that any order gives the same."""

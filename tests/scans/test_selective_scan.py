@@ -24,6 +24,14 @@ def test_what_is_not_given(device):
         assert np.array_equal(a, b)
 
 
+def test_arrays(device):
+    """Of NumPy are taken as x's type, whatever theirs is."""
+    given = {name: tf.cast(t, tf.bfloat16) for name, t in drawn(2, 20, 6, 3).items()}
+    arrays = {name: tf.cast(t, tf.float64).numpy() for name, t in given.items() if name != "x"}
+    for a, b in zip(tfuse.selective_scan(**given), tfuse.selective_scan(given["x"], **arrays)):
+        assert np.array_equal(a, b)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_gate(device, dtype):
     given = {name: tf.cast(t, dtype) for name, t in drawn(2, 20, 6, 3).items()}

@@ -37,6 +37,9 @@ float *tfu_room_f32(void *data, tfu_dtype dtype, int64_t at, float *buffer);
 double *tfu_room_f64(void *data, tfu_dtype dtype, int64_t at, double *buffer);
 void tfu_store_f32(void *data, tfu_dtype dtype, int64_t at, int n, const float *values);
 void tfu_store_f64(void *data, tfu_dtype dtype, int64_t at, int n, const double *values);
+/* The same as tfu_load, but always into `to`, for values that stay or change there; zeros where data is NULL. */
+void tfu_copy_f32(float *to, const void *data, tfu_dtype dtype, int64_t at, int n);
+void tfu_copy_f64(double *to, const void *data, tfu_dtype dtype, int64_t at, int n);
 #pragma GCC visibility pop
 
 /* An output may be an input's own memory (tfu_op.in_place): element i is read before it is written, and nothing else

@@ -41,6 +41,12 @@ void tfu_store_f32(void *data, tfu_dtype dtype, int64_t at, int n, const float *
   else if (values != (float *)data + at) memcpy((float *)data + at, values, (size_t)n * sizeof *values);
 }
 
+void tfu_copy_f32(float *to, const void *data, tfu_dtype dtype, int64_t at, int n) {
+  const float *from = data ? tfu_load_f32(data, dtype, at, n, to) : NULL;
+  if (!from) memset(to, 0, (size_t)n * sizeof *to);
+  else if (from != to) memcpy(to, from, (size_t)n * sizeof *to);
+}
+
 const double *tfu_load_f64(const void *data, tfu_dtype dtype, int64_t at, int n, double *buffer) {
   (void)dtype, (void)n, (void)buffer;
   return (const double *)data + at;
@@ -54,4 +60,10 @@ double *tfu_room_f64(void *data, tfu_dtype dtype, int64_t at, double *buffer) {
 void tfu_store_f64(void *data, tfu_dtype dtype, int64_t at, int n, const double *values) {
   (void)dtype;
   if (values != (double *)data + at) memcpy((double *)data + at, values, (size_t)n * sizeof *values);
+}
+
+void tfu_copy_f64(double *to, const void *data, tfu_dtype dtype, int64_t at, int n) {
+  (void)dtype;
+  if (data) memcpy(to, (const double *)data + at, (size_t)n * sizeof *to);
+  else memset(to, 0, (size_t)n * sizeof *to);
 }

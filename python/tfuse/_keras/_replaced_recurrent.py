@@ -7,8 +7,9 @@ import keras
 from keras.src.backend.tensorflow.rnn import cudnn_ok
 
 from tfuse._core import _xla
+from tfuse._core._explain import reason
 from tfuse._keras._replaced import Row
-from tfuse.recurrent.recurrent_layers import loop, one_mask, why_not
+from tfuse.recurrent.recurrent_layers import loop, one_mask, other_cell, why_not
 
 _RNN = "keras.src.layers.rnn."
 
@@ -32,10 +33,10 @@ def _keras_has_cudnn(layer, sequences, mask):
         cell.activation, cell.recurrent_activation, layer.unroll, cell.use_bias, getattr(cell, "reset_after", None))
 
 
+@reason
 def _guard(layer, sequences, initial_state, mask, training=False):
-    if _keras_has_cudnn(layer, sequences, mask):
-        return "outside of XLA Keras runs it by cuDNN, as fast"
-    return why_not(layer, sequences, initial_state, mask, training)
+    yield why_not(layer, sequences, initial_state, mask, training)
+    yield _keras_has_cudnn(layer, sequences, mask) and "outside of XLA Keras runs it by cuDNN, as fast"
 
 
 # ---- jit_compile ----
@@ -44,7 +45,8 @@ def _guard(layer, sequences, initial_state, mask, training=False):
 def _may_be_compiled(own, model):
     """Keras turns jit_compile=True off, with a warning, for models with layers that it may run by cuDNN, which is nothing
     that XLA could compile. What takes its place is."""
-    served = lambda layer: isinstance(layer, (keras.layers.LSTM, keras.layers.GRU)) and layer.use_cudnn == "auto"
+    served = lambda layer: isinstance(layer, (keras.layers.LSTM, keras.layers.GRU)) and (
+        layer.use_cudnn == "auto" and not other_cell(layer))
     others = [layer for layer in model._flatten_layers() if not served(layer)]
     return own(types.SimpleNamespace(_flatten_layers=lambda: others))
 

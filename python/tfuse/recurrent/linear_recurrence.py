@@ -2,6 +2,7 @@
 tfuse.scan_linear."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfuse._core._layer import Layer
@@ -21,7 +22,8 @@ def _min_gru(gates, x, decay):
 def _rg_lru(gates, x, decay):
     open_, entry = tf.split(gates, 2, -1)
     log_a = -_SHARPNESS * tf.nn.softplus(decay) * tf.sigmoid(open_)
-    return tf.exp(log_a), tf.sqrt(-tf.math.expm1(2 * log_a)) * tf.sigmoid(entry) * x
+    room = tf.maximum(-tf.math.expm1(2 * log_a), np.finfo(x.dtype.as_numpy_dtype).tiny)  # the slope of a root is infinite at 0
+    return tf.exp(log_a), tf.sqrt(room) * tf.sigmoid(entry) * x
 
 
 _FORMS = {"min_gru": _min_gru, "rg_lru": _rg_lru}
@@ -85,6 +87,8 @@ class LinearRecurrence(Layer):
             counts = tf.cast(mask, tf.bool)[:, :, None]
             a, b = tf.where(counts, a, tf.ones([], dtype)), tf.where(counts, b, tf.zeros([], dtype))
         h = scan_linear(a, b, cast(initial_state), axis=1, reverse=self.reverse)
+        if self.return_sequences and not self.return_state:  # of sequences that may have no steps
+            return tf.cast(h, x.dtype)
         last = h[:, 0 if self.reverse else -1]
         y = tf.cast(h if self.return_sequences else last, x.dtype)
         return (y, last) if self.return_state else y
@@ -93,6 +97,12 @@ class LinearRecurrence(Layer):
         state = input_shape[0], self.units
         y = (*input_shape[:2], self.units) if self.return_sequences else state
         return (y, state) if self.return_state else y
+
+    def compute_output_spec(self, x, *_, **__):
+        shapes, dtype = self.compute_output_shape(x.shape), self.compute_dtype
+        if not self.return_state:
+            return keras.KerasTensor(shapes, dtype)
+        return tuple(keras.KerasTensor(*of) for of in zip(shapes, (dtype, real(tf.as_dtype(dtype)).name)))
 
     def compute_mask(self, inputs, mask=None):
         mask = mask if self.return_sequences else None

@@ -71,8 +71,9 @@ def _gradient(node, dy):
         kept = tf.cast(tf.logical_not(grown), g.dtype)
         dx = tf.where(grown, _following(kept, g, **back), tf.zeros([], g.dtype))
     else:
-        # As of stock TensorFlow: of both signs apart, so that logarithms can be taken.
-        y = tf.cast(node.outputs[0], g.dtype)
+        # As of stock TensorFlow: of both signs apart, so that logarithms can be taken. Results go through an exponential, and
+        # 16 bits would be too few.
+        y = node.outputs[0] if x.dtype == g.dtype else _scan(wide, kind=kind, **along, reverse=reverse)
         log = lambda g: tf.where(g > 0, tf.math.log(g), g.dtype.min)
         part = lambda g: tf.exp(_scan(log(g) - y, kind="logsumexp", **back) + wide)
         dx = part(g) - part(-g)

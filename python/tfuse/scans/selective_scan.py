@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tfuse._core._op import FusedOp, composite, given, real, vjp
+from tfuse._core._op import FusedOp, composite, given, has_dtype, real, vjp
 from tfuse.elementwise.gated import gated
 from tfuse.scans.scan_linear import _plain as scan_plain
 
@@ -67,6 +67,7 @@ def selective_scan(x, delta, a, b, c, skip=None, z=None, initial=None):
     """
     x = tf.convert_to_tensor(x)
     wide = lambda t: t if t is None else tf.cast(t, real(x.dtype))
-    b, c = (t[:, :, None] if t.shape.rank == 3 else t for t in map(tf.convert_to_tensor, (b, c)))
+    b, c = (tf.convert_to_tensor(t, None if has_dtype(t) else x.dtype) for t in (b, c))
+    b, c = (t[:, :, None] if t.shape.rank == 3 else t for t in (b, c))
     y, last = _scan(x, delta, wide(a), b, c, wide(skip), wide(initial))
     return y if z is None else gated(z, y, activation="silu"), last

@@ -84,8 +84,7 @@ def _max_gradient(dy, x, exclusive=False, **options):
 def _lse_gradient(dy, x, **options):
     y, back = _lse(x, **options), _back(options)
     terms = np.exp(-y) * dy
-    lost = terms * terms * (1 + y * y)  # an exponent is off by what it is rounded to, and the exponential by that many times
-    return [of_terms(np.exp(x) * _sum(terms, **back), np.exp(2 * x) * _sum(lost, **back))]
+    return [of_terms(np.exp(x) * _sum(terms, **back), np.exp(2 * x) * _sum(terms * terms, **back))]
 
 
 def _stock_max(x, axis=0, exclusive=False, reverse=False):
