@@ -129,7 +129,7 @@ static tfu_code whole_numbers(tfu_call *call, const quantized_kernel *k, int *se
   int32_t *sums;
   *served = 0;
   if (k->scales != 1 || k->groups || k->input_scale || dtype == TFU_F64 || k->inputs % 4 || k->outputs % 4 ||
-      k->inputs == 0 || call->invariant)
+      k->inputs == 0 || k->inputs > QUANT_WHOLE_INPUTS || call->invariant)
     return TFU_OK;
   tfu_gemm_gpu g = {.m = a.rows, .n = k->outputs, .k = k->inputs, .b_transposed = 1, .dtype = TFU_I8};
   TFU_SCRATCH(call, a.rows * k->outputs, sums);
