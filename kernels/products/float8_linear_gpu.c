@@ -7,16 +7,15 @@
  * float64), factors become what their codes stand for, in their own type, and the products are those of Linear. */
 #include "kernels/products/float8_linear.h"
 
-#include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/tunable.h"
 #include "kernels/elementwise/scale_bias_act.h"
+#include "kernels/products/quantized_grid.h"
 #include "ops/products/float8_linear.h"
 
 TFU_MODULE(float8_linear);
 
-enum { MOST_Y = 65535, ROUND_ROWS = 8 /* that a block of float8_round has, at least */ };
-static unsigned at_most(int64_t n) { return (unsigned)(n < MOST_Y ? n : MOST_Y); }
+enum { ROUND_ROWS = 8 /* that a block of float8_round has, at least */ };
 
 static int on_16(const tfu_tensor *t) { return (uintptr_t)t->data % 16 == 0; }
 
@@ -36,7 +35,7 @@ static tfu_code make_codes(tfu_call *call, const tfu_tensor *x, const float *sca
   float8_codes_args a = {
       .x = x->data, .scale = scale, .rows = tfu_rows(&x->shape), .cols = tfu_cols(&x->shape), .e5m2 = e5m2};
   const tfu_grid grid = {.x = (unsigned)divide_up(a.cols, FLOAT8_SIDE),
-                         .y = at_most(divide_up(a.rows, FLOAT8_SIDE)),
+                         .y = quantized_grid_y(divide_up(a.rows, FLOAT8_SIDE)),
                          .threads = TFU_THREADS};
   a.apart = divide_up(a.rows, 16) * 16;
   if (straight) TFU_SCRATCH(call, a.rows * a.cols, a.straight);
@@ -96,7 +95,7 @@ static tfu_code round_matrix(tfu_call *call, const tfu_tensor *x, const tfu_tens
                          .codes = tfu_float8_kept(x),
                          .e5m2 = e5m2};
   const tfu_grid grid = {.x = (unsigned)divide_up(a.cols, TFU_THREADS),
-                         .y = at_most(divide_up(a.rows, ROUND_ROWS)),
+                         .y = quantized_grid_y(divide_up(a.rows, ROUND_ROWS)),
                          .threads = TFU_THREADS};
   *y = *x;
   y->dtype = call->in[0].dtype;

@@ -15,6 +15,8 @@
 #include <stdint.h>
 
 enum { QUANT_BY_ROWS, QUANT_BY_COLUMNS, QUANT_TILES, QUANT_TILE_ROWS = 16, QUANT_TILE_COLUMNS = 64 };
+/* Inputs whose products, of 7 bits by 8, can be summed in int32. */
+enum { QUANT_WHOLE_INPUTS = 1 << 17 };
 
 typedef struct quantized_kernel {
   const uint8_t *codes, *zero;            /* zero may be NULL */

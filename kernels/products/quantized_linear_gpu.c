@@ -8,11 +8,11 @@
 
 #include <limits.h>
 
-#include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/tunable.h"
 #include "kernels/products/few_rows.h"
 #include "kernels/products/gemm_gpu.h"
+#include "kernels/products/quantized_grid.h"
 #include "ops/products/quantized_linear.h"
 
 TFU_MODULE(quantized_linear);
@@ -22,9 +22,6 @@ TFU_TUNABLE(tiled_rows_most, 32, 0, 256);
 /* And that for many, above those; beyond, the time that it takes to write w does not count. */
 TFU_TUNABLE(many_rows_most, 1024, 0, 8192);
 
-enum { MOST_Y = 65535 };
-static unsigned at_most(int64_t n) { return (unsigned)(n < MOST_Y ? n : MOST_Y); }
-
 static tfu_code dequantize(tfu_call *call, const quantized_kernel *k, const tfu_tensor *w) {
   static tfu_kernel any = {.module = &module, .name = "dequantize"},
                     tiles = {.module = &module, .name = "dequantize_tiles"};
@@ -32,12 +29,12 @@ static tfu_code dequantize(tfu_call *call, const quantized_kernel *k, const tfu_
   if (k->order == QUANT_TILES && tfu_dtype_size(w->dtype) == 2 && k->outputs % 8 == 0 &&
       (k->group >= k->inputs || k->group % QUANT_TILE_ROWS == 0)) {
     const tfu_grid grid = {.x = (unsigned)divide_up(k->inputs / QUANT_TILE_ROWS, TFU_THREADS / 32 * QUANT_WARP_TILES),
-                           .y = at_most(divide_up(k->outputs, QUANT_TILE_COLUMNS)),
+                           .y = quantized_grid_y(divide_up(k->outputs, QUANT_TILE_COLUMNS)),
                            .threads = TFU_THREADS};
     return tfu_launch(call, &tiles, 0, w->dtype, grid, &a);
   }
   const tfu_grid grid = {
-      .x = (unsigned)divide_up(k->outputs, TFU_THREADS), .y = at_most(k->inputs), .threads = TFU_THREADS};
+      .x = (unsigned)divide_up(k->outputs, TFU_THREADS), .y = quantized_grid_y(k->inputs), .threads = TFU_THREADS};
   return tfu_launch(call, &any, 0, w->dtype, grid, &a);
 }
 
@@ -110,7 +107,7 @@ static tfu_code columns_of(tfu_call *call, const quantized_kernel *k, const void
   TFU_TRY(tfu_scratch(call, (size_t)(k->inputs * k->outputs), &a.w));
   *columns = a.w;
   const tfu_grid grid = {.x = (unsigned)divide_up(k->inputs, QUANT_TURNED_ROWS),
-                         .y = at_most(divide_up(k->outputs, QUANT_TILE_COLUMNS)),
+                         .y = quantized_grid_y(divide_up(k->outputs, QUANT_TILE_COLUMNS)),
                          .threads = TFU_THREADS};
   return tfu_launch(call, &kernel, 0, 0, grid, &a);
 }
@@ -129,7 +126,7 @@ static tfu_code whole_numbers(tfu_call *call, const quantized_kernel *k, int *se
   int32_t *sums;
   *served = 0;
   if (k->scales != 1 || k->groups || k->input_scale || dtype == TFU_F64 || k->inputs % 4 || k->outputs % 4 ||
-      k->inputs == 0 || call->invariant)
+      k->inputs == 0 || k->inputs > QUANT_WHOLE_INPUTS || call->invariant)
     return TFU_OK;
   tfu_gemm_gpu g = {.m = a.rows, .n = k->outputs, .k = k->inputs, .b_transposed = 1, .dtype = TFU_I8};
   TFU_SCRATCH(call, a.rows * k->outputs, sums);
@@ -143,7 +140,7 @@ static tfu_code whole_numbers(tfu_call *call, const quantized_kernel *k, int *se
   a.row_scale = row_scale;
   a.row_sum = row_sum;
   const tfu_grid grid = {.x = (unsigned)divide_up(k->outputs, 4 * TFU_THREADS),
-                         .y = at_most(divide_up(a.rows, 8)),
+                         .y = quantized_grid_y(divide_up(a.rows, 8)),
                          .threads = TFU_THREADS};
   return tfu_launch(call, &finish, 0, dtype, grid, &a);
 }

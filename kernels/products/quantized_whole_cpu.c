@@ -8,8 +8,8 @@
 #include "kernels/products/quantized_kernel.h"
 #include "ops/products/quantized_linear.h"
 
-/* Results of a task, and rows that a column of codes is multiplied with at once. 2^17 products of 7 bits by 8 fit. */
-enum { ROWS = 64, COLUMNS = 64, AT_ONCE = TFU_DOTS, MOST_INPUTS = 1 << 17 };
+/* Results of a task, and rows that a column of codes is multiplied with at once. */
+enum { ROWS = 64, COLUMNS = 64, AT_ONCE = TFU_DOTS };
 
 typedef struct whole_job {
   quantized_kernel k;
@@ -117,7 +117,7 @@ tfu_code tfu_quantized_whole_cpu(tfu_call *call, const quantized_kernel *k, int 
                  .n = tfu_rows(&call->in[TFU_QUANT_X].shape),
                  .multiply = tfu_best_dots()};
   *served = k->scales == 1 && !k->groups && !k->input_scale && j.dtype != TFU_F64 && k->inputs > 0 &&
-            k->inputs <= MOST_INPUTS;
+            k->inputs <= QUANT_WHOLE_INPUTS;
   if (!*served) return TFU_OK;
   TFU_SCRATCH(call, j.n * k->inputs, j.rows);
   TFU_SCRATCH(call, k->outputs * k->inputs, j.columns);

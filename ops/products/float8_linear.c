@@ -24,6 +24,8 @@
  * as Keras keeps them in the weights of a layer that is quantised to "float8". */
 #include "ops/products/float8_linear.h"
 
+#include "ops/products/quantized_linear.h"
+
 enum { UNKNOWN = TFU_UNKNOWN };
 
 static int64_t last(const tfu_shape *s) { return s->rank == UNKNOWN ? UNKNOWN : tfu_cols(s); }
@@ -60,17 +62,9 @@ static tfu_code read_kernel(const tfu_shape *kernel, const tfu_value *attr, int6
   return TFU_OK;
 }
 
-static tfu_code check_bias(const tfu_shape *bias, int64_t outputs, tfu_error *err) {
-  if (bias->rank == UNKNOWN || !tfu_given(bias)) return TFU_OK;
-  TFU_REQUIRE(err, bias->rank == 1 && tfu_may_be(bias->dim[0], outputs),
-              "bias must be a vector with one value per output, %lld, got shape %s", (long long)outputs,
-              tfu_show(bias).text);
-  return TFU_OK;
-}
-
 TFU_SHAPE_RULE(forward_shape) {
   const tfu_shape *x = &in[TFU_FLOAT8_X], *residual = &in[TFU_FLOAT8_RESIDUAL];
-  int64_t inputs, outputs;
+  int64_t inputs = UNKNOWN, outputs = UNKNOWN;
   TFU_TRY(check_rows("x", x, "inputs", err));
   TFU_TRY(read_kernel(&in[TFU_FLOAT8_KERNEL], attr, &inputs, &outputs, err));
   TFU_REQUIRE(err, tfu_may_be(last(x), inputs),
@@ -78,7 +72,7 @@ TFU_SHAPE_RULE(forward_shape) {
               tfu_show(x).text, tfu_show(&in[TFU_FLOAT8_KERNEL]).text);
   TFU_TRY(check_scale("x_scale", &in[TFU_FLOAT8_X_SCALE], NULL, 0, 1, err));
   TFU_TRY(check_scale("kernel_scale", &in[TFU_FLOAT8_KERNEL_SCALE], "output", outputs, 0, err));
-  TFU_TRY(check_bias(&in[TFU_FLOAT8_BIAS], outputs, err));
+  TFU_TRY(tfu_quant_vector("bias", &in[TFU_FLOAT8_BIAS], "output", outputs, err));
   out[TFU_FLOAT8_Y] = with_last(x, outputs);
   if (tfu_given(residual)) TFU_TRY(tfu_match("residual", residual, "x . kernel", &out[TFU_FLOAT8_Y], err));
   out[TFU_FLOAT8_PRE] = tfu_like_if(&out[TFU_FLOAT8_Y], &in[TFU_FLOAT8_KEEP]);
@@ -142,7 +136,7 @@ TFU_SHAPE_RULE(grad_shape) {
     out[TFU_F8GRAD_NEW_SCALE + i] = tfu_like_if(scale, history);
     out[TFU_F8GRAD_NEW_HISTORY + i] = *history;
   }
-  TFU_TRY(check_bias(bias, last(dy), err));
+  TFU_TRY(tfu_quant_vector("bias", bias, "output", last(dy), err));
   if (tfu_given(pre)) TFU_TRY(tfu_match("pre", pre, "dy", dy, err));
   TFU_REQUIRE(err, !attr || attr[TFU_FLOAT8_ACTIVATION].i == TFU_ACT_linear || tfu_given(pre),
               "pre must be given where the activation is not linear, got shape %s", tfu_show(pre).text);

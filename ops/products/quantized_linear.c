@@ -108,7 +108,7 @@ static tfu_code check_groups(const tfu_shape *in, const tfu_value *attr, int64_t
   return TFU_OK;
 }
 
-static tfu_code check_vector(const char *name, const tfu_shape *v, const char *per, int64_t size, tfu_error *err) {
+tfu_code tfu_quant_vector(const char *name, const tfu_shape *v, const char *per, int64_t size, tfu_error *err) {
   if (v->rank == UNKNOWN || !tfu_given(v)) return TFU_OK;
   TFU_REQUIRE(err, v->rank == 1 && tfu_may_be(v->dim[0], size),
               "%s must be a vector with one value per %s, %lld, got shape %s", name, per, (long long)size,
@@ -122,8 +122,8 @@ static tfu_code check_kernel(const tfu_shape *in, const tfu_value *attr, int64_t
   TFU_TRY(check_numbers(attr, err));
   TFU_TRY(read_sizes(in, attr, inputs, outputs, err));
   TFU_TRY(check_groups(in, attr, *inputs, err));
-  TFU_TRY(check_vector("input_scale", &in[TFU_QUANT_INPUT_SCALE], "input", *inputs, err));
-  return check_vector("groups", &in[TFU_QUANT_GROUPS], "input", *inputs, err);
+  TFU_TRY(tfu_quant_vector("input_scale", &in[TFU_QUANT_INPUT_SCALE], "input", *inputs, err));
+  return tfu_quant_vector("groups", &in[TFU_QUANT_GROUPS], "input", *inputs, err);
 }
 
 /* Fails unless the last axis of x, of two or more, is of that size; y is like x, with another last axis. */
@@ -153,7 +153,7 @@ TFU_SHAPE_RULE(forward_shape) {
   if (!attr) return unknown(x, out);
   TFU_TRY(check_kernel(in, attr, &inputs, &outputs, err));
   TFU_TRY(replace_last("x", x, inputs, outputs, out, err));
-  TFU_TRY(check_vector("bias", &in[TFU_QUANT_BIAS], "output", outputs, err));
+  TFU_TRY(tfu_quant_vector("bias", &in[TFU_QUANT_BIAS], "output", outputs, err));
   return tfu_given(residual) ? tfu_match("residual", residual, "x . kernel", out, err) : TFU_OK;
 }
 
@@ -164,7 +164,7 @@ TFU_SHAPE_RULE(grad_shape) {
   if (!attr) return unknown(dy, out);
   TFU_TRY(check_kernel(in, attr, &inputs, &outputs, err));
   TFU_TRY(replace_last("dy", dy, outputs, inputs, out, err));
-  TFU_TRY(check_vector("bias", &in[TFU_QUANT_BIAS], "output", outputs, err));
+  TFU_TRY(tfu_quant_vector("bias", &in[TFU_QUANT_BIAS], "output", outputs, err));
   if (tfu_given(pre)) TFU_TRY(tfu_match("pre", pre, "dy", dy, err));
   TFU_REQUIRE(err, attr[TFU_QUANT_ACTIVATION].i == TFU_ACT_linear || tfu_given(pre),
               "pre must be given where the activation is not linear, got shape %s", tfu_show(pre).text);

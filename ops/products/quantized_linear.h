@@ -34,6 +34,10 @@ enum {
 enum { TFU_QUANT_DY = TFU_QUANT_X, TFU_QUANT_PRE = TFU_QUANT_RESIDUAL };
 enum { TFU_QUANT_DX, TFU_QUANT_DBIAS };
 
+/* Fails unless v is a vector of that size, one value per `per`. An empty vector means "not given". */
+TFU_MUST_USE tfu_code tfu_quant_vector(const char *name, const tfu_shape *v, const char *per, int64_t size,
+                                       tfu_error *err);
+
 /* A tile of the order 'tiles': that many rows and columns of the kernel. */
 enum { TFU_QUANT_TILE_ROWS = 16, TFU_QUANT_TILE_COLUMNS = 64 };
 static inline int64_t tfu_quant_tile_bytes(int64_t bits) {

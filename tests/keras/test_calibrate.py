@@ -8,6 +8,7 @@ import tensorflow as tf
 import tfuse
 from conftest import since_now
 from tfuse.__main__ import main
+from tfuse.calibration.calibrate import SAMPLE, _Seen
 from tfuse.calibration.histograms import BINS, Histogram
 
 pytestmark = pytest.mark.skipif(tuple(map(int, keras.__version__.split(".")[:2])) < (3, 15),
@@ -107,11 +108,47 @@ def test_values_beyond_the_range(make, dtype):
     assert since(op="QuantizedLinear", when="ran")
 
 
+def test_scales_are_multiplied_in_float32():
+    """Those of a kernel and of its inputs are 129 / 128 and 3 / 2 here: the product lies between two numbers of bfloat16."""
+    layer = keras.layers.Dense(1, dtype="bfloat16")
+    layer.build((None, 1))
+    layer.quantize("int8", config=keras.quantizers.Int8QuantizationConfig(
+        activation_quantizer=tfuse.calibration.StaticQuantizer(127 / 1.5)))
+    layer.kernel_scale.assign([1 + 2**-7])
+    layer._kernel.assign([[36]])
+    with tfuse.enabled(), tf.device("CPU"):  # where sums are scaled in float32
+        assert float(layer(tf.constant([[28.625]], tf.bfloat16))[0, 0]) == 1024  # 43 * 36 / 1.51171875
+
+
 def test_layers_that_lose_too_much_stay():
     made, data = model(), tf.data.Dataset.from_tensor_slices((RNG.normal(size=(40, 6, 16)), np.zeros(40))).batch(8)
     found = tfuse.calibrate(made, data, "max", most_error=1e-9)
     assert [(row.quantized, row.why) for row in found.rows] == [(False, "its error is larger")] * 2
     assert all(layer.quantization_mode is None for layer in made.layers if hasattr(layer, "lora_enabled"))
+
+
+def test_data_come_as_fit_takes_them():
+    x, y = RNG.normal(size=(40, 6, 16)).astype("float32"), np.zeros(40)
+    pairs = tf.data.Dataset.from_tensor_slices((x, y))
+    batches = [x[i:i + 8] for i in range(0, 40, 8)]
+    ranges = [[row.range for row in tfuse.calibrate(model(), data, "max", progress=True).rows]
+              for data in (x, (x, y), (x, y, y), batches, iter(batches), pairs.batch(8), pairs.filter(lambda x, y: True).batch(8))]
+    assert all(found == pytest.approx(ranges[0], rel=1e-5) for found in ranges)
+    a, b = keras.Input((4,), name="a"), keras.Input((4,), name="b")
+    for data in ({"a": x[:, 0, :4], "b": x[:, 1, :4]}, ([x[:, 0, :4], x[:, 1, :4]], y)):
+        both = keras.Model([a, b], keras.layers.Dense(2)(keras.layers.concatenate([a, b])))
+        assert tfuse.calibrate(both, data, "max").rows[0].range == np.abs(x[:, :2, :4]).max()
+    with pytest.raises(ValueError, match="data must have an end"):
+        tfuse.calibrate(model(), pairs.repeat().batch(8))
+
+
+def test_few_rows_are_kept():
+    """Of sequences, too, whose steps are rows: as many as the error is measured with, and of an EinsumDense whole examples."""
+    for layer, x, kept in zip(model().layers[::2], (16, 32), [(1, 100, 16), (SAMPLE, 32)]):
+        seen = _Seen(layer)
+        for _ in range(2):
+            seen._see(tf.ones([8, 100, x]))
+        assert [tuple(sample.shape) for sample in seen.sample] == [kept]
 
 
 def test_refusals():
@@ -127,7 +164,7 @@ def test_refusals():
         tfuse.calibration.StaticQuantizer(0)
 
 
-def test_the_command(tmp_path, capsys):
+def test_the_command(tmp_path, capsys, monkeypatch):
     made, x = model(), RNG.normal(size=(64, 6, 16)).astype("float32")
     made.save(tmp_path / "model.keras")
     np.save(tmp_path / "data.npy", x)
@@ -137,5 +174,9 @@ def test_the_command(tmp_path, capsys):
     tfuse.calibrate(made, x, "max")
     np.testing.assert_allclose(keras.saving.load_model(tmp_path / "small.keras").predict(x, verbose=0),
                                made.predict(x, verbose=0), atol=1e-5)
+    with pytest.raises(SystemExit, match="--save must name a .keras file, got small.h5"):
+        main(["calibrate", "none.keras", "--data", "none.npy", "--save", "small.h5"])
+    monkeypatch.delattr(keras.quantizers, "Int8QuantizationConfig")
+    assert main(arguments) == 1 and "update Keras" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="there is no"):
         main(["calibrate", str(tmp_path / "other.keras"), "--data", str(tmp_path / "data.npy")])

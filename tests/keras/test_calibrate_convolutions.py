@@ -90,12 +90,22 @@ def test_a_small_resnet(dtype, tmp_path):
     after = found.model.predict(x, verbose=0)
     assert after.dtype == before.dtype and 0 < apart(after, before) < 0.05
     assert apart(tf.function(found.model, jit_compile=True)(x), after) < 0.01
-    # The model that was given still computes in floats, but for its head.
-    assert apart(made.predict(x, verbose=0), before) < 0.02
+    # The model that was given still computes in floats, but for its head, also by what was traced before.
+    assert 0 < apart(made.predict(x, verbose=0), before) < 0.02
     found.model.save(tmp_path / "model.keras")
     np.testing.assert_allclose(keras.saving.load_model(tmp_path / "model.keras").predict(x, verbose=0), after, atol=1e-6)
     found.plot(tmp_path / "ranges.png")
     assert (tmp_path / "ranges.png").stat().st_size > 1000
+
+
+def test_float16():
+    """Convolutions have it, and Keras's Dense has not."""
+    made, x = resnet("mixed_float16"), images(4)
+    before, found = made.predict(x, verbose=0), tfuse.calibrate(made, x, "max")
+    rows = {row.layer.split("/")[-1]: row for row in found.rows}
+    assert not rows["head"].quantized and rows["head"].why == "Keras has no int8 in float16"
+    assert kinds(found.model).count("QuantizedConv2D") == 5
+    assert 0 < apart(found.model.predict(x, verbose=0), before) < 0.05
 
 
 def test_norms_are_in_the_kernel():
@@ -147,6 +157,19 @@ def test_what_others_see_is_a_float():
     want, found = stack.predict(x, verbose=0), tfuse.calibrate(stack, x, "max")
     assert kinds(found.model) == ["InputLayer", "Quantize", "QuantizedConv2D", "QuantizedConv2D"]
     assert apart(found.model.predict(x, verbose=0), want) < 0.05
+
+
+def test_layers_are_called_as_before():
+    """A convolution that is called twice stays, and so does a norm that takes the batch's own statistics."""
+    keras.utils.set_random_seed(5)
+    inputs, twice = keras.Input((6, 6, 16)), keras.layers.Conv2D(16, 3, padding="same", name="twice")
+    x = keras.layers.Conv2D(16, 1, name="once")(twice(twice(inputs)))
+    model = keras.Model(inputs, keras.layers.BatchNormalization()(x, training=True))
+    data = RNG.normal(size=(8, 6, 6, 16)).astype("float32")
+    found = tfuse.calibrate(model, data, "max")
+    assert {row.layer: row.why for row in found.rows} == {"twice": "it is called more than once", "once": ""}
+    assert sorted(kinds(found.model)) == ["BatchNormalization", "Conv2D", "InputLayer", "Quantize", "QuantizedConv2D"]
+    assert 0 < apart(found.model(data), model(data)) < 0.03
 
 
 def test_what_stays():

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 import tfuse
 from conftest import check_files_go_both_ways, since_now
+from tfuse._keras import _replaced_quantized
 from tfuse.products import quantized_layers
 
 MODES = getattr(keras.src.dtype_policies.dtype_policy, "QUANTIZATION_MODES", ["int8"])
@@ -183,6 +184,29 @@ def test_lora_beside_a_quantized_kernel_trains(form, layer):
             losses.append([model.train_on_batch(x, np.ones(trained(x).shape)) for _ in range(4)])
     np.testing.assert_allclose(*losses, rtol=1e-4)
     assert losses[1][3] < losses[1][0]
+
+
+@BY_FORMATS
+def test_lora_without_an_alpha():
+    """As layers are before Keras 3.10."""
+    layer, x = one("Dense", "int8", "float32", (3, 24)), tf.constant(RNG.normal(size=(3, 24)), tf.float32)
+    layer.enable_lora(2)
+    layer.lora_kernel_b.assign(RNG.normal(size=layer.lora_kernel_b.shape))
+    want = layer(x)
+    del layer.lora_alpha
+    np.testing.assert_allclose(quantized_layers.serve(layer, x), want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_float8_where_keras_does_not_say_if_it_trains(says):
+    """As in Keras 3.3: there, scales follow whatever has a gradient."""
+    layer = keras.layers.Dense(4)
+    layer.build((None, 8))
+    layer.quantize("float8")
+    own = (lambda layer, inputs, training=None: None) if says else lambda layer, inputs: None
+    with tf.GradientTape() as tape:
+        y = _replaced_quantized._float8(own, layer, tf.ones([2, 8]))
+    assert (tape.gradient(y, layer.inputs_amax_history.value) is None) == says
 
 
 @BY_FORMATS

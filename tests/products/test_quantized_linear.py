@@ -111,6 +111,14 @@ def test_many_rows(rows, inputs, outputs, group, bits):
         assert tfuse.explain(last=1)[-1]["kernel"] == "many rows, tiles"
 
 
+def test_sums_beyond_int32():
+    """Of so many inputs, products of int8 are not summed in whole numbers."""
+    inputs = 140000
+    kernel, x = tf.fill([inputs, 4], tf.constant(127, tf.int8)), tf.ones([3, inputs])
+    y = tfuse.quantized_linear(x, kernel, tf.ones([4]), quantize_rows=True)
+    np.testing.assert_allclose(y, np.full((3, 4), 127.0 * inputs), rtol=1e-4)
+
+
 def test_pack_kernel_rejects():
     kernel, scale = tf.zeros([16, 6], tf.int8), tf.ones([6])
     with pytest.raises(ValueError, match="inputs must be a multiple of 16, got shape .15, 6."):

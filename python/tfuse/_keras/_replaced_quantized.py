@@ -3,6 +3,9 @@ model.quantize(), on GPUs and on CPUs: stock TensorFlow's products of int8 have 
 the whole kernel in every call, and of float8 it multiplies floats that were rounded. What layers keep, and their files, stay as
 they are."""
 
+import functools
+import inspect
+
 from tfuse._keras import _look_back
 from tfuse._keras._replaced import Row
 from tfuse.products import float8_layers, quantized_layers
@@ -12,8 +15,14 @@ def _layer(own, layer, inputs, training=None):
     return quantized_layers.serve(layer, _look_back.gate_before(inputs))
 
 
+@functools.lru_cache(None)
+def _always_updates(own):
+    """Whether a Keras's float8 layers are not told if they train: then their scales follow every call that has a gradient."""
+    return "training" not in inspect.signature(own).parameters
+
+
 def _float8(own, layer, inputs, training=None):
-    return float8_layers.serve(layer, _look_back.gate_before(inputs), training)
+    return float8_layers.serve(layer, _look_back.gate_before(inputs), training or _always_updates(own))
 
 
 def _looked_up(own, layer, inputs, training=None):

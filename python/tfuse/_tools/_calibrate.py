@@ -39,10 +39,12 @@ def main(arguments):
     parser.add_argument("--save", metavar="FILE", help="where the quantised model is written")
     parser.add_argument("--plot", metavar="FILE", help="where histograms and ranges are drawn; it needs matplotlib")
     chosen = parser.parse_args(arguments)
+    if chosen.save and not chosen.save.endswith(".keras"):
+        raise SystemExit("--save must name a .keras file, got %s" % chosen.save)
     model, data = _loaded(chosen.model, keras.saving.load_model), _loaded(chosen.data, np.load)
     try:
         found = calibrate(model, data, chosen.method, percentile=chosen.percentile, most_error=chosen.most_error)
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         print(error, file=sys.stderr)
         return 1
     print(found)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import sys
 
 import keras
@@ -98,8 +99,8 @@ def calibrate(model, data, method="entropy", bits=8, percentile=99.99, most_erro
     Args:
       model: a Keras model that is built. Layers of classes that are made of Dense, EinsumDense or Conv2D stay, and so do
         convolutions of models that are not functional.
-      data: an array, a tf.data.Dataset, or a list or generator of batches; as fit() takes them, of (inputs, targets) the inputs
-        are taken. An array is cut into batches of 32.
+      data: inputs, or (inputs, targets), as fit() takes them: an array or a dict or tuple of arrays, which is cut into batches
+        of 32; or batches of such: a tf.data.Dataset, a list or a generator. Targets are left out.
       method: how a range is chosen. "max": the largest value. "percentile": so many percent of values are inside. "mse": the
         least mean square error of the rounded values. "entropy": the least Kullback-Leibler divergence, as TensorRT does it.
       bits: 8.
@@ -112,7 +113,8 @@ def calibrate(model, data, method="entropy", bits=8, percentile=99.99, most_erro
 
     Raises:
       RuntimeError: a Keras that has no Int8QuantizationConfig.
-      ValueError: an unknown method, other bits, no data, no layers, or inputs of a layer that are infinite or no numbers.
+      ValueError: an unknown method, other bits, no data or data without an end, no layers, or inputs of a layer that are
+        infinite or no numbers.
 
     Example:
       model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(32, "relu"), keras.layers.Dense(4)])
@@ -133,40 +135,40 @@ def calibrate(model, data, method="entropy", bits=8, percentile=99.99, most_erro
     if not layers and not parts:
         raise ValueError("calibrate: the model has no Dense or EinsumDense layer that is built and not quantised, and no Conv2D "
                          "layer of a functional model")
-    choose = dict(method=method, percentile=percentile, most_error=most_error)
     seen = [_Seen(layer) for layer in layers]
     tensors = {key: _SeenTensor(t) for key, t in convolutions.watched(parts).items()}
     runner = keras.Model(graph.model._inputs_struct, [t.tensor for t in tensors.values()] + graph.model.outputs) if parts else model
     _run(runner, data, seen, tensors, sys.stderr.isatty() if progress is None else progress)
-    rows, histograms, model = _convolutions(graph, parts, tensors, model, choose)
+    ranges = {key: t.histogram.range(method, percentile) for key, t in tensors.items()}
+    rows = [_part_row(part, tensors, ranges, most_error) for part in parts]
+    histograms = {part.conv.path: tensors[id(part.x)].histogram for part in parts}
+    kept = [part for part, row in zip(parts, rows) if row.quantized]
     for mine in seen:
-        row = mine.row(**choose)
-        rows.append(row)
-        histograms[row.layer] = mine.histogram
-        if row.quantized:
-            _quantize(mine.layer, row.range)
-    if any(row.quantized for row in rows):
+        rows.append(mine.row(mine.histogram.range(method, percentile), most_error))
+        histograms[rows[-1].layer] = mine.histogram
+    made = convolutions.converted(graph, kept, ranges) if kept else model
+    changed = [(mine.layer, row.range) for mine, row in zip(seen, rows[len(parts):]) if row.quantized]
+    for layer, range in changed:  # only now, when nothing can fail any more
+        _quantize(layer, range)
+    if changed:  # what was traced of the given model has the layers as they were
         model.train_function = model.test_function = model.predict_function = None
         if hasattr(model, "generate_function"):
             model.generate_function = None
-    return Calibration(method, rows, histograms, model)
+    return Calibration(method, rows, histograms, made)
 
 
-def _convolutions(graph, parts, tensors, model, choose):
-    """Rows and histograms of the model's convolutions, and the model with those in int8."""
-    method, percentile, most_error = choose["method"], choose["percentile"], choose["most_error"]
-    ranges = {key: t.histogram.range(method, percentile) for key, t in tensors.items()}
-    rows, histograms, kept = [], {}, []
-    for part in parts:
-        histogram, range = tensors[id(part.x)].histogram, ranges[id(part.x)]
-        why = part.why_not or ("" if all(ranges[id(t)] for t in (part.x, part.y, part.residual) if t is not None) else
-                               "its inputs or results were all 0")
-        error = 0.0 if why else _part_error(part, tensors, ranges)
-        why = why or ("its error is larger" if most_error is not None and error > most_error else "")
-        rows.append(Row(part.conv.path, histogram.most, range, histogram.clipped(range) if range else 0.0, error, not why, why))
-        histograms[part.conv.path] = histogram
-        kept += [] if why else [part]
-    return rows, histograms, convolutions.converted(graph, kept, ranges) if kept else model
+def _row(path, histogram, range, why, error, most_error):
+    """why: a reason to leave the layer that is known beforehand, or "". Only then error, a function, measures."""
+    found = 0.0 if why else error()
+    why = why or ("its error is larger" if most_error is not None and found > most_error else "")
+    return Row(path, histogram.most, range, histogram.clipped(range) if range else 0.0, found, not why, why)
+
+
+def _part_row(part, tensors, ranges, most_error):
+    known = all(ranges[id(t)] for t in (part.x, part.y, part.residual) if t is not None)
+    why = part.why_not or ("" if known else "its inputs or results were all 0")
+    return _row(part.conv.path, tensors[id(part.x)].histogram, ranges[id(part.x)], why,
+                lambda: _part_error(part, tensors, ranges), most_error)
 
 
 def _part_error(part, tensors, ranges):
@@ -232,19 +234,26 @@ class _Seen:
             self.histogram.add(inputs)
         except ValueError as error:
             raise ValueError("calibrate: %s: %s" % (self.layer.path, error)) from error
-        if self._rows < SAMPLE and inputs.shape[0]:
-            self.sample.append(inputs[:SAMPLE - self._rows])
-            self._rows += inputs.shape[0]
+        if self._rows < SAMPLE and math.prod(inputs.shape):
+            self._keep(inputs)
 
-    def row(self, method, percentile, most_error):
-        histogram, path = self.histogram, self.layer.path
-        range = histogram.range(method, percentile)
-        if not range:
-            return Row(path, 0.0, 0.0, 0.0, 0.0, False, "its inputs were all 0" if self.sample else "it was not called")
-        error = self._error(range)
-        left = most_error is not None and error > most_error
-        why = "its error is larger" if left else ""
-        return Row(path, histogram.most, range, histogram.clipped(range), error, not left, why)
+    def _keep(self, inputs):
+        """Rows for the error: of a Dense, whose rows are alike, as many as are missing; of an EinsumDense, whose equation may
+        want its axes, as many examples as have them."""
+        rows = 1
+        if isinstance(self.layer, keras.layers.EinsumDense):
+            factor, kernel = self.layer.equation.split("->")[0].split(",")
+            summed = len(set(factor) & set(kernel) - {" "})
+            rows = math.prod(inputs.shape[1:len(inputs.shape) - summed])
+        else:
+            inputs = tf.reshape(inputs, [-1, inputs.shape[-1]])
+        self.sample.append(inputs[:-(-(SAMPLE - self._rows) // rows)])
+        self._rows += self.sample[-1].shape[0] * rows
+
+    def row(self, range, most_error):
+        why = "" if range else "its inputs were all 0" if self.sample else "it was not called"
+        why = why or ("Keras has no int8 in float16" if self.layer.compute_dtype == "float16" else "")
+        return _row(self.layer.path, self.histogram, range, why, lambda: self._error(range), most_error)
 
     def _error(self, range):
         """Of a copy that is quantised."""
@@ -263,9 +272,7 @@ def _run(model, data, seen, tensors, shown):
     with contextlib.ExitStack() as stack:
         for mine in seen:
             stack.enter_context(mine.watched())
-        found = _batches(data)
-        total = len(found) if hasattr(found, "__len__") else None
-        for batch in rich.progress.track(found, "calibrating", total=total, console=rich.console.Console(stderr=True),
+        for batch in rich.progress.track(_batches(data), "calibrating", console=rich.console.Console(stderr=True),
                                          transient=True, disable=not shown):
             x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
             results = model(x, training=False)
@@ -277,6 +284,11 @@ def _run(model, data, seen, tensors, shown):
 
 
 def _batches(data):
-    if hasattr(data, "shape"):
-        return [data[i:i + 32] for i in range(0, data.shape[0], 32)]
-    return data
+    """Arrays are cut, as fit() cuts them; what else there is are batches."""
+    if isinstance(data, tf.data.Dataset) and data.cardinality() == tf.data.INFINITE_CARDINALITY:
+        raise ValueError("calibrate: data must have an end, got a tf.data.Dataset that has none; data.take(n) has n batches")
+    if not (isinstance(data, (tuple, dict)) or hasattr(data, "shape")):
+        return data
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+    size = min((array.shape[0] for array in keras.tree.flatten(x)), default=0)
+    return [(keras.tree.map_structure(lambda array: array[i:i + 32], x),) for i in range(0, size, 32)]

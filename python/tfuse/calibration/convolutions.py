@@ -5,6 +5,7 @@ A part is a Conv2D and what follows it where nobody else sees that: a BatchNorma
 the bias, the sum with a residual, and relu. Between parts numbers stay int8.
 """
 
+import collections
 import dataclasses
 
 import keras
@@ -85,28 +86,30 @@ def is_functional(model):
 
 
 def parts_of(graph):
-    """All parts that begin with a Conv2D; those that stay floats say why."""
+    """All parts that begin with a Conv2D; those that stay floats say why. A layer that is called more than once is one part, of
+    its first call."""
     parts, taken = [], set()
+    calls = collections.Counter(id(node.operation) for node in graph.nodes)
     for node in graph.nodes:
-        if type(node.operation) not in _CONVS or id(node) in taken:
+        if type(node.operation) not in _CONVS or any(part.conv is node.operation for part in parts):
             continue
-        part = _part(graph, node, taken)
+        part = _part(graph, node, taken, calls[id(node.operation)])
         taken |= {id(n) for n in part.nodes}
         parts.append(part)
     return parts
 
 
-def _part(graph, node, taken):
+def _part(graph, node, taken, calls):
     conv = node.operation
     x = node.input_tensors[0]
-    part = Part(conv, x, node.output_tensors[0], nodes=[node], why_not=_why_not(conv, x))
+    part = Part(conv, x, node.output_tensors[0], nodes=[node], why_not=_why_not(conv, x, calls))
     if part.why_not:
         return part
     part.relu = conv.activation is keras.activations.relu
 
     def follow(*kinds, when=lambda layer: True):
         found = None if part.relu else graph.next(part.y, *kinds)
-        if found is None or id(found) in taken or not when(found.operation):
+        if found is None or id(found) in taken or not when(found.operation) or _trains(found):
             return None
         part.nodes.append(found)
         part.y = found.output_tensors[0]
@@ -126,7 +129,14 @@ def _part(graph, node, taken):
     return part
 
 
-def _why_not(conv, x):
+def _trains(node):
+    """Whether the layer is called with training=True, for which a norm takes the statistics of the batch."""
+    return True in (node.arguments.kwargs.get("training"), *node.arguments.args[1:2])
+
+
+def _why_not(conv, x, calls):
+    if calls > 1:
+        return "it is called more than once"
     if not conv.built or conv.groups != 1 or conv.data_format != "channels_last":
         return "it has groups" if conv.groups != 1 else "its channels come first"
     if conv.compute_dtype not in _DTYPES:

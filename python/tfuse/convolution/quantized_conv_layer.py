@@ -5,14 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfuse.convolution.quantized_conv import quantized_conv
-
-STEPS = 127  # of a range, to both sides of 0
-
-
-def _checked(layer, **ranges):
-    for name, value in ranges.items():
-        if value is not None and not (np.isfinite(value) and value > 0):
-            raise ValueError("%s: %s must be a positive number, got %r" % (layer, name, value))
+from tfuse.products.static_quantizer import STEPS, check_ranges, whole_numbers
 
 
 @keras.saving.register_keras_serializable("tfuse")
@@ -31,12 +24,11 @@ class Quantize(keras.layers.Layer):
 
     def __init__(self, range, **kwargs):
         super().__init__(**kwargs)
-        _checked("Quantize", range=range)
+        check_ranges("Quantize", range=range)
         self.range = float(range)
 
     def call(self, x):
-        codes = tf.round(tf.cast(x, tf.float32) * (STEPS / self.range))
-        return tf.cast(tf.clip_by_value(codes, -STEPS, STEPS), tf.int8)
+        return tf.cast(whole_numbers(x, STEPS / self.range), tf.int8)
 
     def get_config(self):
         return {**super().get_config(), "range": self.range}
@@ -66,7 +58,7 @@ class QuantizedConv2D(keras.layers.Layer):
     def __init__(self, filters, kernel_size, strides=1, padding="valid", dilation_rate=1, activation=None, *, x_range,
                  y_range=None, residual_range=None, **kwargs):
         super().__init__(**kwargs)
-        _checked("QuantizedConv2D", x_range=x_range, y_range=y_range, residual_range=residual_range)
+        check_ranges("QuantizedConv2D", x_range=x_range, y_range=y_range, residual_range=residual_range)
         pair = lambda value: (value, value) if isinstance(value, int) else tuple(value)
         self.filters, self.padding, self.activation = filters, padding, activation
         self.kernel_size, self.strides, self.dilation_rate = pair(kernel_size), pair(strides), pair(dilation_rate)

@@ -12,8 +12,8 @@ import tensorflow as tf
 from tfuse._core import _made
 from tfuse._core._explain import reason
 from tfuse._core._layer import not_computed_in
-from tfuse._core._op import MOST_AXES
-from tfuse.products.static_quantizer import StaticQuantizer
+from tfuse._core._op import MOST_AXES, real
+from tfuse.products.static_quantizer import StaticQuantizer, whole_numbers
 from tfuse.elementwise.scale_bias_act import known_activation, scale_bias_act
 from tfuse.products.einsum_dense import as_product, matrix_axes, why_not_einsum_dense
 from tfuse.products.linear import why_not_dense
@@ -123,8 +123,9 @@ def is_static(layer):
 
 
 def _rounded(quantizer, x):
-    """Whole numbers, whose gradient is that of x * scale."""
-    return tf.custom_gradient(lambda x: (quantizer.rounded(x), lambda dy: dy * tf.cast(quantizer.scale, dy.dtype)))(x)
+    """Whole numbers, which x's dtype has, with the gradient of x * scale."""
+    rounded = lambda x: tf.cast(whole_numbers(x, quantizer.scale), x.dtype)
+    return tf.custom_gradient(lambda x: (rounded(x), lambda dy: dy * tf.cast(quantizer.scale, dy.dtype)))(x)
 
 
 def _by_columns(layer, mode, scale):
@@ -163,7 +164,8 @@ def serve(layer, x):
         x, bias, shape = x, None if layer.bias is None else keras.ops.convert_to_tensor(layer.bias, x.dtype), None
     (name, after), kernel = known_activation(layer.activation), kernel_of(layer)
     if is_static(layer):
-        x, kernel["scale"] = _rounded(layer.inputs_quantizer, x), kernel["scale"] * layer.inputs_quantizer.scale
+        scale = tf.cast(kernel["scale"], real(x.dtype))  # 16 bits have neither the digits of the product nor its size
+        x, kernel["scale"] = _rounded(layer.inputs_quantizer, x), scale * layer.inputs_quantizer.scale
     shaped = lambda y: y if shape is None else tf.reshape(y, shape)
     if added is None:
         again = lambda name, _=None: shaped(quantized_linear(x, bias=bias, activation=name, **kernel))
@@ -182,8 +184,12 @@ def _of_lora(layer, x):
         inner = keras.ops.einsum(layer.equation, x, layer.lora_kernel_a)
     else:
         inner = keras.ops.matmul(x, layer.lora_kernel_a)
-    added = (layer.lora_alpha / layer.lora_rank) * keras.ops.matmul(inner, layer.lora_kernel_b)
-    return keras.ops.cast(added, layer.compute_dtype)
+    return keras.ops.cast(_lora_factor(layer) * keras.ops.matmul(inner, layer.lora_kernel_b), layer.compute_dtype)
+
+
+def _lora_factor(layer):
+    """Before Keras 3.10, there is no alpha."""
+    return getattr(layer, "lora_alpha", layer.lora_rank) / layer.lora_rank
 
 
 # ---- heads that are tables of embeddings ----
@@ -245,7 +251,7 @@ def looked_up(layer, inputs):
         rows = (rows - keras.ops.cast(of(take(layer.embeddings_zero)), scale.dtype)) * of(scale)
     if layer.lora_enabled:
         added = keras.ops.matmul(take(layer.lora_embeddings_a), layer.lora_embeddings_b)
-        rows = keras.ops.cast(keras.ops.add(rows, (layer.lora_alpha / layer.lora_rank) * added), layer.compute_dtype)
+        rows = keras.ops.cast(keras.ops.add(rows, _lora_factor(layer) * added), layer.compute_dtype)
     return rows
 
 
