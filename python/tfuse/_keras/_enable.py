@@ -85,15 +85,15 @@ def enabled(look_back=True, cache_dtype=None):
         _set(blocks=-1, **before)
 
 
-def _set(on=None, blocks=0, look_back=None, cache_dtype=None):
-    check_cache_dtype(cache_dtype)
+def _set(on=None, blocks=0, **settings):
+    check_cache_dtype(settings.get("cache_dtype"))
     global _switched_on, _blocks
     if (on or blocks > 0) and keras.backend.backend() != "tensorflow":
         raise RuntimeError("tfuse.enable() serves Keras on TensorFlow; here its backend is %s" % keras.backend.backend())
     with _lock:
-        batch.cache_dtype = cache_dtype
-        was, _look_back.on = is_on(), _look_back.on if look_back is None else bool(look_back)
+        was, _look_back.on = is_on(), bool(settings.get("look_back", _look_back.on))
         _switched_on, _blocks = _switched_on if on is None else on, _blocks + blocks
+        batch.cache_dtype = settings.get("cache_dtype", batch.cache_dtype) if is_on() else None
         if is_on() != was:
             _explain.enabled(is_on())
         if is_on() and not was:

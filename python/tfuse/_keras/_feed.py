@@ -3,6 +3,8 @@
 A Feed is an iterator over a data set. A thread of its own draws batches and puts each into a slot (ops/staging/slots.h): through
 page-locked memory, on a stream of its own, beside the step that runs. There are two slots, so that one batch is taken while the
 next one comes, and never more than two are drawn ahead. An error of the data set is raised where its batch would have been.
+
+Nothing here takes a lock: Python may find a feed that nobody has any more while it runs anything, in any thread.
 """
 
 import atexit
@@ -18,6 +20,7 @@ import tensorflow as tf
 from tfuse._core import _explain, _library, _op
 
 AHEAD = 2
+PATIENCE = 5  # seconds that a thread is waited for whose data set may itself wait for what never comes
 MOST_LEAVES = 64  # TFU_SLOT_TENSORS of the library
 _ALIGN = 256  # TFU_SLOT_ALIGN
 DTYPES = (*_op.FLOATS, tf.int32, tf.int64, tf.bool, tf.uint8, tf.int8, tf.uint16, tf.int16)
@@ -47,7 +50,7 @@ class Slot:
 
     def __init__(self, device):
         self.device, self.bytes, self.memory, self.given = device, 0, None, None
-        self.number = _library.library.tfu_slot_open()
+        self._hosted, self.number = None, _library.library.tfu_slot_open()
         if self.number < 0:
             raise MemoryError("tfuse: more data sets are read at one time than there are slots for")
 
@@ -82,6 +85,10 @@ class Slot:
         staged = tf.nest.flatten(unstaged(self.memory, spec, self.device))
         return tf.nest.pack_sequence_as(spec, [there if host is None else host for there, host in zip(staged, self._hosted)])
 
+    def drop(self):
+        """Forgets the tensors of its batch; those who use them have them."""
+        self.given = self._hosted = None
+
     def _grow(self, needed):
         """By an eighth more than needed where it has grown before: batches of many sizes need few memories."""
         self.reserve(needed if self.memory is None else -(-needed * 9 // 8 // _ALIGN) * _ALIGN)
@@ -97,23 +104,31 @@ class Slot:
         self.memory = None
 
 
-_idle, _lock = [], threading.Lock()  # slots that a feed has left, for the next one: page-locked memory takes long to make
+_idle = []  # slots that a feed has left, for the next one: page-locked memory takes long to make
+
+
+def _claimed(slot):
+    """Takes an idle slot, unless another thread has been faster."""
+    try:
+        _idle.remove(slot)
+    except ValueError:
+        return False
+    return True
 
 
 def _slots(device):
-    with _lock:
-        mine = [slot for slot in _idle if slot.device == device][:AHEAD]
-        for slot in mine:
-            _idle.remove(slot)
+    idle = (slot for slot in list(_idle) if slot.device == device and _claimed(slot))
+    mine = list(itertools.islice(idle, AHEAD))
     return mine + [Slot(device) for _ in range(AHEAD - len(mine))]
 
 
 def _leave(slots):
-    with _lock:
-        _idle.extend(slots)
-        surplus = [_idle.pop(0) for _ in range(len(_idle) - AHEAD)]
-    for slot in surplus:
-        slot.close()
+    for slot in slots:
+        slot.drop()
+    _idle.extend(slots)
+    for slot in _idle[:-AHEAD]:
+        if _claimed(slot):
+            slot.close()
 
 
 # ---- feeds ----
@@ -121,7 +136,7 @@ def _leave(slots):
 
 class _Drawing:
     """What a feed and its thread share: the thread must not keep the feed itself alive. Behind the slots of all batches, `ready`
-    has what ends the data set: None, or its error."""
+    has what ends the data set: None, or its error. The thread itself leaves the slots to others, at its end."""
 
     def __init__(self, iterator, device, epoch):
         self.iterator, self.epoch, self.stopped = iterator, epoch, False
@@ -129,27 +144,32 @@ class _Drawing:
         self.slots = _slots(device)
         for slot in self.slots:
             self.free.put(slot)
-        self.thread = threading.Thread(target=self._run, name="tfuse feed", daemon=True)
+        self.thread, self.begun_by = threading.Thread(target=self._run, name="tfuse feed", daemon=True), threading.get_ident()
         self.thread.start()
 
     def _run(self):
-        error = None
+        end = self._draw()
+        self.iterator = None
+        self.ready.put(end)
+        while not self.stopped:  # some may still take batches that lie in slots
+            self.free.get()
+        _leave(self.slots)
+
+    def _draw(self):
+        """Draws until the data set ends, and returns its error, or None."""
         for drawn in itertools.count():
             slot = self.free.get()
             if self.epoch and drawn and drawn % self.epoch == 0:
                 self.begun.get()
             if self.stopped:
-                break
+                return None
             try:
                 slot.put(tf.nest.flatten(next(self.iterator)))
             except (StopIteration, tf.errors.OutOfRangeError):
-                break
-            except BaseException as why:  # it is raised where the batch is asked for
-                error = why
-                break
+                return None
+            except BaseException as error:  # it is raised where the batch is asked for
+                return error
             self.ready.put(slot)
-        self.iterator = None
-        self.ready.put(error)
 
     def stop(self):
         self.stopped = True
@@ -157,10 +177,11 @@ class _Drawing:
         self.begun.put(None)
 
     def end(self):
-        """Stops the thread when it has drawn what it draws just now, and leaves the slots to others."""
+        """Stops the thread when it has drawn what it draws just now, and waits for that, but in no thread that Python's search
+        for cycles happens to call this in: the data set may need that one."""
         self.stop()
-        self.thread.join()
-        _leave(self.slots)
+        if threading.get_ident() == self.begun_by:
+            self.thread.join(PATIENCE)
 
 
 _all = weakref.WeakSet()
@@ -169,14 +190,18 @@ _all = weakref.WeakSet()
 @atexit.register
 def _stop_all():
     """A thread that calls TensorFlow while the interpreter goes would take the process down with it."""
-    for drawing in list(_all):
+    drawings = list(_all)
+    for drawing in drawings:
         drawing.stop()
+    for drawing in drawings:
+        drawing.thread.join(PATIENCE)
 
 
-class Feed:
+class Feed(tf.data.Iterator):
     """Iterates over a data set. next() gives a batch on the device; take() the slot that it is in, to be given back.
 
-    Nothing is drawn before the first batch is asked for: Keras makes iterators that it never uses.
+    Nothing is drawn before the first batch is asked for: Keras makes iterators that it never uses. A tf.function that gets a
+    feed draws from the data set's own iterator: one of a model's own make_train_function, or made before tfuse.enable().
 
     Args:
       dataset: a tf.data.Dataset.
@@ -187,16 +212,14 @@ class Feed:
 
     def __init__(self, dataset, device, epoch=0):
         self.spec, self.device, self._epoch, self._taken = dataset.element_spec, device, epoch, 0
-        self._iterator, self._drawing, self._ended, self._error = iter(dataset), None, False, None
-
-    def __iter__(self):
-        return self
+        self._own, self._drawing, self._ended, self._is_told = iter(dataset), None, False, False
 
     def take(self):
         """The slot of the next batch; None where there is none."""
         if self._drawing is None and not self._ended:
-            self._drawing, self._iterator = _Drawing(self._iterator, self.device, self._epoch), None
-            self._end = weakref.finalize(self, self._drawing.end)
+            self._drawing = _Drawing(self._own, self.device, self._epoch)
+            self._finalizer = weakref.finalize(self, self._drawing.end)
+            self._finalizer.atexit = False  # _stop_all() does it
             _all.add(self._drawing)
         if not self._ended:
             if self._epoch and self._taken and self._taken % self._epoch == 0:
@@ -205,18 +228,32 @@ class Feed:
             if isinstance(slot, Slot):
                 self._taken += 1
                 return slot
-            self._ended, self._error, self._drawing = True, slot, None
-            self._end()
-        if self._error is not None:
-            raise self._error
+            self.end()
+            if slot is not None:
+                try:
+                    raise slot
+                finally:
+                    del slot  # or the error's traceback would know the error
         return None
 
     def give_back(self, slot):
         """When all is queued that reads it."""
         if self._drawing is not None:
+            slot.drop()
             self._drawing.free.put(slot)
 
-    def __next__(self):
+    def end(self):
+        """Nothing more is drawn, and there are no more batches."""
+        self._ended = True
+        if self._drawing is not None:
+            self._finalizer()
+            self._drawing = None
+
+    # ---- what makes it an iterator of TensorFlow ----
+
+    def get_next(self):
+        if not tf.executing_eagerly():
+            return self._own.get_next()
         slot = self.take()
         if slot is None:
             raise tf.errors.OutOfRangeError(None, None, "End of sequence")
@@ -224,6 +261,27 @@ class Feed:
             return slot.batch(self.spec)
         finally:
             self.give_back(slot)
+
+    def __next__(self):
+        try:
+            return self.get_next()
+        except tf.errors.OutOfRangeError:
+            raise StopIteration
+
+    def get_next_as_optional(self):
+        return self._own.get_next_as_optional()
+
+    element_spec = property(lambda self: self.spec)
+    _iterator_resource = property(lambda self: self._own._iterator_resource)
+    _type_spec = property(lambda self: self._own._type_spec)
+
+    def __tf_tracing_type__(self, context):
+        if not self._is_told:
+            self._is_told = True
+            why = ("the function that makes a step draws the batches itself: it is the model's own, or was made before "
+                   "tfuse.enable()")
+            _explain.note("fit, evaluate, predict", "Keras's own loop", why, [], "called", counts=False)
+        return self._own.__tf_tracing_type__(context)
 
 
 def unstaged(memory, spec, device):

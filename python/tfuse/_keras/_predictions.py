@@ -54,9 +54,10 @@ class Prediction:
 
 def add(callbacks, batch, outputs):
     """Begins to copy the outputs of a step of predict() whose last batch has this number, where their number is known."""
-    steps, at_a_time = callbacks.params.get("steps"), getattr(callbacks._model, "steps_per_execution", 1)
-    if not steps:
+    steps, model = (callbacks.params or {}).get("steps"), getattr(callbacks, "_model", None)
+    if not steps or model is None:  # a list of callbacks of the caller's own
         return
+    at_a_time = model.steps_per_execution
     if batch < at_a_time:
         callbacks._tfuse_predictions = {}
     found = getattr(callbacks, "_tfuse_predictions", {})

@@ -5,7 +5,9 @@ copy of the batch, and for the host. Here a thread has the next batches on the G
 nobody asks for anything: the host waits where somebody reads a number.
 """
 
+import contextlib
 import sys
+import weakref
 
 import tensorflow as tf
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
@@ -16,6 +18,7 @@ from tfuse._keras import _feed, _predictions, _report
 from tfuse._keras._replaced import Row
 
 _MODULE = "keras.src.backend.tensorflow.trainer"
+_NONE = object()  # where there was no batch: None is what a step may return
 
 
 def _device():
@@ -28,13 +31,22 @@ def _device():
 
 
 class _Feeding:
-    """A data set whose iterators are feeds."""
+    """A data set whose iterators are feeds. An epoch that asks for another one is done with the last, which leaves its slots."""
 
-    def __init__(self, *options):
-        self._options = options
+    def __init__(self, epoch, *options):
+        self._epoch, self._options = epoch, options
 
     def __iter__(self):
-        return _feed.Feed(*self._options)
+        _end_feed(self._epoch)
+        feed = _feed.Feed(*self._options)
+        self._epoch._tfuse_feed = weakref.ref(feed)
+        return feed
+
+
+def _end_feed(epoch):
+    feed = getattr(epoch, "_tfuse_feed", lambda: None)()
+    if feed is not None:
+        feed.end()
 
 
 def _iterator(own, epoch):
@@ -42,7 +54,22 @@ def _iterator(own, epoch):
     why = _why_not(epoch, dataset, device)
     if why and (device or not _library.without_gpu()):
         _explain.note("fit, evaluate, predict", "Keras's own loop", why, [], "called", counts=False)
-    return dataset if why else _Feeding(dataset, device, _batches_of_an_epoch(epoch))
+    return dataset if why else _Feeding(epoch, dataset, device, _batches_of_an_epoch(epoch))
+
+
+@contextlib.contextmanager
+def _inside_an_epoch(own, epoch):
+    """Keras's catch_stop_iteration. An epoch that is left early leaves a generator behind: it and the epoch keep each other
+    alive, and a feed with them. An error's traceback keeps one, too."""
+    try:
+        with own(epoch):
+            yield
+    except BaseException:
+        _end_feed(epoch)
+        raise
+    finally:
+        if epoch._epoch_iterator is not None:
+            epoch._epoch_iterator.close()
 
 
 def _batches_of_an_epoch(epoch):
@@ -65,25 +92,29 @@ def _why_not(epoch, dataset, device):
 
 def _make_function(own, trainer, step_function):
     """Keras's function of an iterator, which takes a feed too."""
-    keras_has_it, reports, functions = own(trainer, step_function), _report.Reports(), {}
+    keras_has_it, reports = own(trainer, step_function), _report.Reports()
+    functions, places = {}, {}  # of a kind of batch: what makes a step on it, and what of its outputs is reported
 
     @tf.autograph.experimental.do_not_convert
     def on_data(data):
-        return trainer.distribute_strategy.run(step_function, args=(data,))
+        outputs = trainer.distribute_strategy.run(step_function, args=(data,))
+        if all(value is None for value in tf.nest.flatten(outputs)):
+            tf.experimental.Optional.from_value(outputs)  # as Keras, whose error this is
+        return outputs
 
-    def made(batch, spec, signature):
+    def made(key, batch, spec, signature):
         """A function that makes a step on batch(*its arguments), of this spec."""
         @tf.autograph.experimental.do_not_convert
         def reported(*arguments):
             outputs = step(batch(*arguments))
-            reports.report(outputs)
+            places[key] = reports.report(outputs)
             return outputs
 
         if trainer.jit_compile:  # inside of another function XLA's launches take half as long again
             step = tf.function(on_data, input_signature=[spec], jit_compile=True)
             return reported
         step = tf.function(on_data, reduce_retracing=True)
-        reported.__name__ = step_function.__name__  # for traces and profiles
+        reported.__name__ = getattr(step_function, "__name__", "step")  # for traces and profiles
         return tf.function(reported, input_signature=signature)
 
     def run(feed, slot):
@@ -92,16 +123,17 @@ def _make_function(own, trainer, step_function):
         spec, device, given = feed.spec, feed.device, slot.given is not None
         key = device, repr(spec), given
         if key not in functions and given:
-            functions[key] = made(lambda *tensors: tf.nest.pack_sequence_as(spec, tensors), spec, tf.nest.flatten(spec))
+            functions[key] = made(key, lambda *tensors: tf.nest.pack_sequence_as(spec, tensors), spec, tf.nest.flatten(spec))
         elif key not in functions:
-            functions[key] = made(lambda memory: _feed.unstaged(memory, spec, device), spec,
+            functions[key] = made(key, lambda memory: _feed.unstaged(memory, spec, device), spec,
                                   [tf.TensorSpec([None], tf.float32)])
-        return reports.mark(functions[key](*(slot.given if given else [slot.memory])))
+        outputs = functions[key](*(slot.given if given else [slot.memory]))
+        return reports.mark(outputs, places[key])
 
     def function(iterator):
         if not isinstance(iterator, _feed.Feed):
             return keras_has_it(iterator)
-        outputs = None
+        outputs = _NONE
         for _ in range(trainer.steps_per_execution):
             slot = iterator.take()
             if slot is None:
@@ -110,7 +142,7 @@ def _make_function(own, trainer, step_function):
                 outputs = run(iterator, slot)
             finally:
                 iterator.give_back(slot)
-        if outputs is None:
+        if outputs is _NONE:
             raise StopIteration
         return outputs
 
@@ -173,6 +205,7 @@ def _joined(own, tensors):
 _CALLBACKS, _BAR = "keras.src.callbacks.callback_list", "keras.src.callbacks.progbar_logger"
 TABLE = [
     Row(_MODULE, "TFEpochIterator._get_iterator", _iterator),
+    Row(_MODULE, "TFEpochIterator.catch_stop_iteration", _inside_an_epoch),
     Row(_MODULE, "TensorFlowTrainer._make_function", _make_function),
     *(Row(_CALLBACKS, "CallbackList._on_%s_batch_end" % kind, _batch_end("on_%s_batch_end" % kind))
       for kind in ("train", "test", "predict")),

@@ -11,6 +11,7 @@ import weakref
 
 import numpy as np
 import tensorflow as tf
+from keras.src.utils import python_utils
 
 from tfuse._core import _library
 
@@ -20,30 +21,31 @@ _report = _library.raw("report")
 
 
 class Reports:
-    """What the steps of one function report. report() is called while it is traced, mark() after each call."""
+    """What the steps of one function report. report() is called while it is traced, mark() after each call with the places that
+    report() has chosen: that a tensor is a number may be known only when the step has run."""
 
     def __init__(self):
         self.key = _library.library.tfu_reports_open()
         if self.key >= 0:
             weakref.finalize(self, _library.library.tfu_reports_close, self.key)
 
-    @staticmethod
-    def _numbers(outputs):
-        """Those among a step's outputs that are reported."""
-        return [value for value in tf.nest.flatten(outputs)
-                if isinstance(value, tf.Tensor) and value.shape.rank == 0 and value.dtype.is_floating][:_NUMBERS]
-
     def report(self, outputs):
-        """Has the numbers among a step's outputs reported."""
-        numbers = self._numbers(outputs)
-        if numbers and self.key >= 0:
-            _report(numbers, key=self.key)
+        """Has the numbers among a step's outputs reported, and returns their places there."""
+        flat = tf.nest.flatten(outputs)
+        places = [i for i, value in enumerate(flat)
+                  if isinstance(value, tf.Tensor) and value.shape.rank == 0 and value.dtype.is_floating][:_NUMBERS]
+        if not places or self.key < 0:
+            return []
+        _report([flat[place] for place in places], key=self.key)
+        return places
 
-    def mark(self, outputs):
+    def mark(self, outputs, places):
         """Remembers with each number of a step that has just run where it is reported."""
         step = _library.library.tfu_reports_steps(self.key) - 1
-        for i, value in enumerate(self._numbers(outputs) if step >= 0 else ()):
-            value._tfuse_report = self, step, i
+        if places and step >= 0:
+            flat = tf.nest.flatten(outputs)
+            for i, place in enumerate(places):
+                flat[place]._tfuse_report = self, step, i
         return outputs
 
     def read(self, step, i, dtype):
@@ -59,16 +61,13 @@ class Reports:
 
 
 def read(value):
-    """A number of a step's logs as Keras's pythonify_logs has it: a float where it can be one."""
+    """What Keras makes of a value of a step's logs: a float where it can be one."""
     if hasattr(value, "_tfuse_report"):
         reports, step, i = value._tfuse_report
         number = reports.read(step, i, value.dtype)
         if number is not None:
             return float(number)
-    try:
-        return float(value.numpy() if isinstance(value, tf.Tensor) else value)
-    except Exception:  # as Keras: what is no number stays what it is
-        return value
+    return python_utils.pythonify_logs({"": value})[""]
 
 
 class Logs(dict):
@@ -88,6 +87,22 @@ class Logs(dict):
     def __setitem__(self, key, value):
         self._unread.discard(key)
         super().__setitem__(key, value)
+
+    def __delitem__(self, key):
+        self._unread.discard(key)
+        super().__delitem__(key)
+
+    def clear(self):
+        self._unread.clear()
+        super().clear()
+
+    def update(self, *others, **values):
+        for key, value in dict(*others, **values).items():
+            self[key] = value
+
+    def __ior__(self, other):
+        self.update(other)
+        return self
 
     def get(self, key, default=None):
         return self[key] if key in self else default
@@ -124,20 +139,25 @@ def _flat(logs):
 
 
 # ---- the progress bar: it is drawn by a thread of its own, which waits for the numbers ----
-
-_drawing = concurrent.futures.ThreadPoolExecutor(1, "tfuse progress bar")
+#
+# The thread lasts until the bar is drawn: Jupyter shows what a thread prints below the cell that has started the thread.
 
 
 def update_later(own, bar, batch, logs=None):
     """ProgbarLogger._update_progbar, when the numbers have come."""
     if not (isinstance(logs, Logs) and bar.verbose == 1 and logs.is_under_way()):
         return after_updates(own, bar, batch, logs)
-    bar._tfuse_updates = [*(f for f in getattr(bar, "_tfuse_updates", ()) if not f.done() or f.result()),
-                          _drawing.submit(own, bar, batch, logs)]
+    if not hasattr(bar, "_tfuse_thread"):
+        bar._tfuse_thread, bar._tfuse_updates = concurrent.futures.ThreadPoolExecutor(1, "tfuse progress bar"), []
+    bar._tfuse_updates = [*(f for f in bar._tfuse_updates if not f.done() or f.result()),
+                          bar._tfuse_thread.submit(own, bar, batch, logs)]
 
 
 def after_updates(own, bar, *arguments):
     """A method of ProgbarLogger, when all is drawn that was to be."""
-    for update in bar.__dict__.pop("_tfuse_updates", ()):
-        update.result()
+    if hasattr(bar, "_tfuse_thread"):
+        with bar.__dict__.pop("_tfuse_thread"):  # at the end it waits for all
+            updates = bar.__dict__.pop("_tfuse_updates")
+        for update in updates:
+            update.result()
     return own(bar, *arguments)

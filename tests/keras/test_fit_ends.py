@@ -1,0 +1,154 @@
+"""What a feed draws ahead, and what is left of it when its fit() has ended, however that came."""
+
+import gc
+import threading
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from fitting import DEVICE, batches, feeds, model, needs_feeds
+from tfuse._core import _library
+from tfuse._keras import _feed
+
+pytestmark = needs_feeds
+
+
+def assert_nothing_is_left():
+    assert not [t for t in threading.enumerate() if t.name == "tfuse feed"]
+    taken = [_library.library.tfu_slot_open() for _ in range(60)]
+    for number in taken:
+        _library.library.tfu_slot_close(number)
+    assert min(taken) >= 0  # of 64: all but those few that wait for the next data set
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_how_much_is_drawn_ahead(feeds, epoch):
+    """Two batches at most; nothing before the first is asked for, nor after the last; and where ends of epochs are told, nothing
+    of the next epoch."""
+    drawn = []
+
+    def draw():
+        for i in range(100):
+            drawn.append(i)
+            yield np.zeros((4, 5), "float32"), np.zeros(4, "int32")
+
+    spec = tf.TensorSpec((None, 5)), tf.TensorSpec((None,), tf.int32)
+    options = tf.data.Options()
+    options.autotune.enabled = False  # or tf.data itself draws ahead
+    dataset = tf.data.Dataset.from_generator(draw, output_signature=spec).with_options(options)
+    feed = _feed.Feed(dataset, DEVICE, epoch)
+    time.sleep(0.1)
+    assert drawn == []
+    for i in range(5):
+        slot = feed.take()
+        time.sleep(0.1)
+        assert len(drawn) <= (i + 2 if epoch == 0 else min(i + 2, -(-(i + 1) // epoch) * epoch))
+        feed.give_back(slot)
+        if (i + 1) % 3 == 0:  # the end of an epoch, or not
+            time.sleep(0.1)
+            assert len(drawn) == i + 1 if epoch else len(drawn) > i + 1
+    del feed, slot
+    gc.collect()
+    count = len(drawn)
+    time.sleep(0.1)
+    assert len(drawn) == count <= 8
+
+
+def test_nothing_is_left_behind(feeds):
+    """Neither threads nor slots, however often data sets are read."""
+    made = model()
+    for _ in range(40):
+        made.fit(batches().repeat(), steps_per_epoch=2, verbose=0)
+        made.evaluate(batches(), verbose=0)
+    gc.collect()
+    assert_nothing_is_left()
+
+
+class Ends(keras.callbacks.Callback):
+    """Ends it at the second batch of one of its loops."""
+
+    def __init__(self, loop, why):
+        super().__init__()
+        setattr(self, "on_%s_batch_end" % loop, self.end)
+        self.why = why
+
+    def end(self, batch, logs=None):
+        if batch == 1 and self.why:
+            raise self.why
+        self.model.stop_training = self.model.stop_evaluating = self.model.stop_predicting = batch == 1
+
+
+FITS = {
+    "known": ("train", lambda made, **options: made.fit(batches(), **options)),
+    "unknown": ("train", lambda made, **options: made.fit(batches().filter(lambda *_: True), **options)),
+    "steps": ("train", lambda made, **options: made.fit(batches().repeat(), steps_per_epoch=4, **options)),
+    "validation": ("test", lambda made, **options: made.fit(batches(), validation_data=batches(), **options)),
+    "predict": ("predict", lambda made, **options: made.predict(batches(), **options)),
+}
+
+
+def test_what_ends_early_leaves_nothing(feeds):
+    """Without Python's search for cycles, and while somebody keeps the errors, as an interpreter keeps the last one."""
+    made, errors, left = model(), [], []
+    gc.collect()
+    gc.disable()
+    try:
+        for name, (loop, run) in FITS.items():
+            for why in None, ValueError("no more"), KeyboardInterrupt():
+                try:
+                    run(made, verbose=0, callbacks=[Ends(loop, why)])
+                    assert why is None
+                except (ValueError, KeyboardInterrupt) as error:
+                    assert error is why
+                    errors.append(error)
+                left += [(name, why) for thread in threading.enumerate() if thread.name == "tfuse feed"]
+        assert len(errors) == 2 * len(FITS) and not left
+        assert_nothing_is_left()
+    finally:
+        gc.enable()
+    assert len(made.fit(batches(), verbose=0).history["loss"]) == 1  # and it can go on
+
+
+def test_a_feed_that_is_found_where_it_draws():
+    """The search for cycles may run in the thread that a batch is waited for from."""
+    def draw():
+        while True:
+            gc.collect()
+            yield np.zeros((4, 5), "float32")
+
+    feed = _feed.Feed(tf.data.Dataset.from_generator(draw, output_signature=tf.TensorSpec((None, 5))), DEVICE)
+    feed.give_back(feed.take())
+    thread, feed.itself = feed._drawing.thread, feed
+    gc.disable()
+    try:
+        feed.take()
+        del feed
+        thread.join(20)
+    finally:
+        gc.enable()
+    assert not thread.is_alive()
+    assert_nothing_is_left()
+
+
+def test_a_data_set_that_waits_for_ever(feeds, monkeypatch):
+    """Whoever ends a fit() waits for it only so long."""
+    monkeypatch.setattr(_feed, "PATIENCE", 0.1)
+    more = threading.Event()
+
+    def draw():
+        for _ in range(2):
+            yield np.zeros((4, 5), "float32"), np.zeros(4, "int32")
+        more.wait(60)
+
+    spec = tf.TensorSpec((None, 5)), tf.TensorSpec((None,), tf.int32)
+    begin = time.monotonic()
+    model().fit(tf.data.Dataset.from_generator(draw, output_signature=spec), steps_per_epoch=2, verbose=0)
+    assert time.monotonic() - begin < 30
+    more.set()
+    for thread in threading.enumerate():
+        if thread.name == "tfuse feed":
+            thread.join(20)
+    assert_nothing_is_left()

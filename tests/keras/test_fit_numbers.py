@@ -1,0 +1,158 @@
+"""What a step gives as its logs: callbacks and the progress bar get what Keras gives them, when they ask for it."""
+
+import json
+import pickle
+import re
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfuse
+from fitting import Seen, batches, data, feeds, model, needs_feeds
+from tfuse._keras import _report
+
+pytestmark = needs_feeds
+
+
+def test_numbers_are_read_when_asked_for(feeds, monkeypatch):
+    read = []
+    monkeypatch.setattr(_report, "read", lambda value, own=_report.read: read.append(1) or own(value))
+
+    class Some(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            assert set(logs) == {"loss", "accuracy"} and len(logs) == 2 and "loss" in logs
+            if batch % 3 == 0:
+                assert isinstance(logs["loss"], float) and logs["loss"] == logs.get("loss")
+
+    model().fit(batches(), verbose=0, callbacks=[Some()])
+    assert len(read) == 2  # of batches 0 and 3
+
+
+def test_the_progress_bar_is_drawn(feeds, capsys):
+    """All of it, in order, and before what follows is printed."""
+    model().fit(batches(), epochs=2, verbose=1)
+    ours = capsys.readouterr().out
+    model().evaluate(batches(), verbose=1)
+    evaluated = capsys.readouterr().out
+    with feeds.none():
+        model().fit(batches(), epochs=2, verbose=1)
+        stock = capsys.readouterr().out
+        model().evaluate(batches(), verbose=1)
+    told = lambda text: re.findall(r"Epoch \d/2|loss: [\d.]+", re.sub(r"\x1b\[\d+m", "", text))
+    last = lambda text: [told(part)[-1] for part in text.split("Epoch")[1:]]
+    assert last(ours) == last(stock) and told(evaluated)[-1] == told(capsys.readouterr().out)[-1]
+    assert re.findall("Epoch ./2", ours) == ["Epoch 1/2", "Epoch 2/2"] and "6/6" in ours.split("Epoch 2/2")[1]
+
+
+def test_numbers_of_steps_long_gone(feeds):
+    """Whoever keeps logs gets the numbers of their step, however many have followed."""
+    kept = []
+
+    class Keeps(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            kept.append(logs)
+
+    made = model()
+    made.fit(batches(23, 1), verbose=0, callbacks=[Keeps()])
+    seen = Seen()
+    again = model()
+    again.fit(batches(23, 1), verbose=0, callbacks=[seen])
+    assert [dict(logs) for logs in kept] == [logs for _, logs in seen.all]
+
+
+def test_logs_are_a_dict():
+    make = lambda: _report.Logs({"b": tf.constant(2.0), "a": {"c": tf.constant(1)}, "text": "x"})
+    want = {"b": 2.0, "c": 1.0, "text": "x"}
+    assert dict(make()) == want == {**make()} == make() == make().copy() == (make() | {})
+    assert sorted(make().items()) == sorted(want.items()) and sorted(map(str, make().values())) == ["1.0", "2.0", "x"]
+    assert json.loads(json.dumps(make())) == want and pickle.loads(pickle.dumps(make())) == want
+    assert list(make()) == ["c", "b", "text"] and "%(b).1f" % make() == "2.0" and repr(make()) == repr(dict(make()))
+    logs = make()
+    logs["b"] = 5
+    logs.update(d=7)
+    assert logs["b"] == 5 and logs.pop("c") == 1.0 and logs.get("nothing", 3) == 3 and logs["d"] == 7
+    assert not _report.Logs(None)
+    logs = make()
+    del logs["c"]
+    assert logs == {"b": 2.0, "text": "x"} and len(logs) == 2
+    logs.update({"b": [3]}, e=1)
+    logs |= {"text": "y"}
+    assert logs.setdefault("b", 4) == [3] and logs["text"] == "y" and logs.pop("e") == 1
+    logs.clear()
+    assert logs == {} and not logs.items() and not logs.is_under_way()
+    with pytest.raises(KeyError):
+        del logs["c"]
+
+
+class Pair(keras.metrics.Metric):
+    """A metric of two numbers."""
+
+    def update_state(self, *_, **__):
+        pass
+
+    def result(self):
+        return tf.constant([3.0, 4.0])
+
+
+def test_arrays_are_what_keras_makes_of_them():
+    class Asks(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            seen.append((type(logs["pair"]), np.asarray(logs["pair"]).tolist()))
+
+        def on_predict_batch_end(self, batch, logs=None):
+            seen.append((type(logs["outputs"]), np.asarray(logs["outputs"]).argmax(-1).tolist()))
+
+    def run():
+        made = model(metrics=[Pair(name="pair")])
+        made.fit(batches(4), verbose=0, callbacks=[Asks()])
+        made.predict(batches(4), verbose=0, callbacks=[Asks()])
+
+    seen = []
+    run()
+    stock, seen = seen, []
+    with tfuse.enabled():
+        run()
+    assert seen == stock and len(seen) == 2
+
+
+def test_a_number_whose_rank_is_not_known(feeds):
+    """Where a number is one only when the step has run, the others are still their own."""
+    class Told(keras.metrics.Metric):
+        def update_state(self, *_, **__):
+            pass
+
+        def result(self):
+            return tf.py_function(lambda: 7.0, [], tf.float32)
+
+    def run():
+        seen = Seen()
+        made = model(metrics=[Told(name="a"), "accuracy"])
+        made.fit(batches(), verbose=0, callbacks=[seen])
+        return [logs for _, logs in seen.all]
+
+    ours = run()
+    with feeds.none():
+        assert ours == run()
+    assert {logs["a"] for logs in ours} == {7.0} and len({logs["loss"] for logs in ours}) == 6
+
+
+def test_a_thread_for_each_progress_bar(feeds, capsys):
+    """Jupyter shows what a thread prints below the cell that has started the thread."""
+    drawing = lambda: {thread.ident for thread in threading.enumerate() if thread.name.startswith("tfuse progress bar")}
+
+    class Looks(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            seen.append(len(drawing()))
+
+        def on_epoch_end(self, epoch, logs=None):
+            seen.append("end")
+
+        def on_epoch_begin(self, epoch, logs=None):
+            assert not drawing()
+
+    seen = []
+    model().fit(batches(12), epochs=2, verbose=1, callbacks=[Looks()])
+    assert seen == [0, 1, 1, "end"] * 2 and not drawing()
