@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from conftest import since_now, skip_broken_xla
+from conftest import FULL, since_now, skip_broken_xla
 from tfuse._keras import _enable
 from tfuse.lists import together
 
@@ -157,6 +157,13 @@ def model(seed=0):
     keras.utils.set_random_seed(seed)
     return keras.Sequential([keras.Input([16]), keras.layers.Dense(32, activation="tanh"), keras.layers.LayerNormalization(),
                              keras.layers.Dense(4)])
+
+
+def on_others(options):
+    """(rule, option, route) for the routes beside a graph. Without --config=full, every other: each rule is met with both routes
+    and each option with both, but not every pair of them."""
+    return [(rule, option, route) for i, rule in enumerate(RULES) for j, option in enumerate(options)
+            for k, route in enumerate(("eager", "xla")) if FULL or (i + j + k) % 2 == 0]
 
 
 def data(n=256):

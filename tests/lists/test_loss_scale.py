@@ -9,15 +9,13 @@ import tensorflow as tf
 
 import tfuse
 from optimizing import (OPTIONS, RULES, SHAPES, all_together, check_like_keras, data, gradients, graph_ops, largest_error, make,
-                        model, move, train, variables)
+                        model, move, on_others, train, variables)
 
 CLIPS = ["plain", "clipnorm", "clipvalue", "global_clipnorm"]
 DYNAMIC = {"initial_scale": 1024.0, "dynamic_growth_steps": 4}  # grows and shrinks within a few steps
 
 
-@pytest.mark.parametrize("route", ["graph", "eager", "xla"])
-@pytest.mark.parametrize("option", CLIPS)
-@pytest.mark.parametrize("rule", list(RULES))
+@pytest.mark.parametrize("rule, option, route", [(rule, option, "graph") for rule in RULES for option in CLIPS] + on_others(CLIPS))
 def test_loss_scale_like_keras(device, rule, option, route):
     """Weights, slots, and a scale that grows, and shrinks after steps that are left out."""
     check_like_keras(rule, OPTIONS[option], route, scaled=DYNAMIC, steps=14, bad=(0, 7, 8))

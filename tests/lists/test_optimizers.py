@@ -13,16 +13,14 @@ import tensorflow as tf
 import tfuse
 from conftest import FULL, skip_broken_xla
 from optimizing import (OPTIONS, RULES, SHAPES, all_together, check_like_keras, data, explained, gradients, largest_error, make,
-                        model, move, train, trained, variables)
+                        model, move, on_others, train, trained, variables)
 from tfuse.lists import tensors_update
 
 # Every option in a graph; on the other routes those that take all there is: slots, norms, decay, a step that is held back.
-ROUTES = [(option, "graph") for option in OPTIONS] + [
-    (option, route) for option in ("clipnorm", "global_clipnorm", "numbers", "accumulation") for route in ("eager", "xla")]
+WHOLE = "clipnorm", "global_clipnorm", "numbers", "accumulation"
 
 
-@pytest.mark.parametrize("option, route", ROUTES)
-@pytest.mark.parametrize("rule", list(RULES))
+@pytest.mark.parametrize("rule, option, route", [(rule, option, "graph") for rule in RULES for option in OPTIONS] + on_others(WHOLE))
 def test_like_keras(device, rule, option, route):
     check_like_keras(rule, OPTIONS[option], route)
 

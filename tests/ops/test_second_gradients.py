@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from case_runs import FIRST, VARIANTS, label, on
+from conftest import FULL
 from tfuse import cases
 
 
@@ -44,9 +45,9 @@ def check_second_gradients(case, options, tensors, got):
         assert cases.error(g, cases.as64(w)) < 1e-6
 
 
-@pytest.mark.parametrize("route", ["graph", "xla"])
-@pytest.mark.parametrize("case, options", _OF_EACH, ids=label)
+@pytest.mark.parametrize("route, case, options", [(route, *v) for i, v in enumerate(_OF_EACH) for route in (
+    ["graph", "xla"] if FULL else ["xla" if i % 2 else "graph"])], ids=label)
 def test_second_gradient_of_a_function(route, case, options):
-    """Where the tapes are outside, and the op alone is in a function."""
+    """Where the tapes are outside, and the op alone is in a function; without --config=full, one route for each op in turn."""
     run = lambda *inputs, **options: on(route)(functools.partial(case.run, **options))(*inputs)
     check_second_gradients(case, options, case.tensors((5, 6), "float64"), second_gradients(case, options, run))
