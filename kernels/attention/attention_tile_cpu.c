@@ -1,8 +1,9 @@
-/* attention_tile_cpu.c - what attention_cpu.h declares: checks of lengths and pages, workers, and tiles of scores. */
+/* attention_tile_cpu.c - what attention_cpu.h declares: checks of lengths and pages, tasks, and tiles of scores. */
 #ifndef REAL
 #include <inttypes.h>
 
 #include "kernels/attention/attention_cpu.h"
+#include "kernels/core/cpu/workers.h"
 #include "kernels/core/philox.h"
 
 /* ---- arguments ---- */
@@ -48,31 +49,19 @@ tfu_code tfu_attention_job(tfu_call *call, const attention_args *a, attention_jo
 
 /* ---- tasks ---- */
 
-typedef struct crew {
+typedef struct job_and_task {
   const attention_job *job;
   attention_task *task;
-  int64_t tasks, next;
-  char *space;
-  size_t bytes;
-} crew;
+} job_and_task;
 
-/* As many workers as threads take tasks in turn, so that memory is needed once per thread and not per task. */
-static void work(void *arg, int64_t worker) {
-  crew *c = arg;
-  for (int64_t task; (task = __atomic_fetch_add(&c->next, 1, __ATOMIC_RELAXED)) < c->tasks;)
-    c->task(c->job, task, c->space + (size_t)worker * c->bytes);
+static void run(void *arg, int64_t i, void *space) {
+  const job_and_task *with = arg;
+  with->task(with->job, i, space);
 }
 
 tfu_code tfu_attention_run(tfu_call *call, const attention_job *job, attention_task *task, int64_t tasks,
                            size_t bytes) {
-  const int64_t threads = tfu_threads(), workers = tasks < threads ? tasks : threads;
-  crew c = {.job = job, .task = task, .tasks = tasks, .bytes = (bytes + 63) / 64 * 64};
-  void *space;
-  if (tasks == 0) return TFU_OK;
-  TFU_TRY(tfu_scratch(call, c.bytes * (size_t)workers, &space));
-  c.space = space;
-  tfu_parallel(workers, work, &c);
-  return TFU_OK;
+  return tfu_parallel_with(call, tasks, bytes, run, &(job_and_task){job, task});
 }
 
 #define TFU_SELF "kernels/attention/attention_tile_cpu.c"

@@ -6,6 +6,7 @@
 
 #include "kernels/core/arithmetic.h"
 #include "kernels/core/cpu/product_cpu.h"
+#include "kernels/core/cpu/workers.h"
 
 /* A block's sums are begun anew every PIECES steps of DEPTH terms, and those sums added up: in one chain, a million
  * terms of float32 were off by four times what TensorFlow's own product is. */
@@ -20,10 +21,8 @@ typedef struct job {
   tfu_operand a, b;
   const tfu_products *products;
   int64_t sums; /* products that a result is the sum of */
-  int64_t row_blocks, col_blocks, tasks, next;
+  int64_t row_blocks, col_blocks;
   void *finish, *arg;
-  char *space;
-  size_t bytes; /* of a worker */
 } job;
 
 /* The same matrix, `by` elements on. */
@@ -37,7 +36,7 @@ static tfu_operand moved(tfu_operand x, int64_t by) {
 
 #else
 
-/* What a worker has to itself. */
+/* What a task has to itself. */
 typedef struct FN(space) {
   REAL a[APART * DEPTH], b[DEPTH * TFU_GEMM_COLS], c[ROWS * APART], total[ROWS * APART],
       lines[TFU_PRODUCT_COLS(REAL) * DEPTH];
@@ -49,20 +48,27 @@ static void FN(copy)(REAL *to, const tfu_operand *x, int64_t line, int64_t at, i
   if (from != to) memcpy(to, from, (size_t)n * sizeof *to);
 }
 
-/* Rows i .. i + m and terms at .. at + k of a; where it is transposed, its lines run along the rows. */
+/* Rows i .. i + m and terms at .. at + k of a; where it is transposed, its lines run along the rows. Zeros round rows
+ * up to a register block: numbers that happen to be there may be slow to multiply. */
 static FN(tfu_matrix) FN(take_a)(const tfu_operand *a, FN(space) * s, int64_t i, int m, int64_t at, int k) {
+  const int more = TFU_PRODUCT_ROUND(m, TFU_PRODUCT_ROWS) - m;
   if (a->transposed) {
-    for (int t = 0; t < k; t++) FN(copy)(s->a + t * APART, a, at + t, i, m);
+    for (int t = 0; t < k; t++) {
+      FN(copy)(s->a + t * APART, a, at + t, i, m);
+      for (int r = m; r < m + more; r++) s->a[t * APART + r] = 0;
+    }
     return FN(tfu_columns_at)(s->a, APART);
   }
   for (int r = 0; r < m; r++) FN(copy)(s->a + r * DEPTH, a, i + r, at, k);
+  memset(s->a + m * DEPTH, 0, (size_t)(more * DEPTH) * sizeof *s->a);
   return FN(tfu_rows_at)(s->a, DEPTH);
 }
 
-/* Terms at .. at + k of columns col .. col + n of b, a strip of one register block. */
+/* Terms at .. at + k of columns col .. col + n of b, a strip of one register block, rounded up by zeros. */
 static FN(tfu_matrix)
     FN(take_strip)(const tfu_operand *b, FN(space) * s, REAL *strip, int64_t at, int k, int64_t col, int n) {
   enum { COLS = TFU_PRODUCT_COLS(REAL) };
+  if (n < COLS) memset(strip, 0, (size_t)(k * COLS) * sizeof *strip);
   if (b->transposed) {
     for (int c = 0; c < n; c++) FN(copy)(s->lines + c * DEPTH, b, col + c, at, k);
     FN(tfu_transpose)(strip, COLS, s->lines, DEPTH, n, k);
@@ -98,7 +104,9 @@ static void FN(gather)(REAL *to, const REAL *from, int m, int begin) {
     for (int i = 0; i < TFU_GEMM_COLS; i++) to[i] = begin ? from[i] : to[i] + from[i];
 }
 
-static void FN(block)(const job *j, FN(space) * s, int64_t task) {
+static void FN(block)(void *job_, int64_t task, void *space) {
+  const job *j = job_;
+  FN(space) *s = space;
   const tfu_products *p = j->products;
   const int64_t batch = task / (j->row_blocks * j->col_blocks), part = task % (j->row_blocks * j->col_blocks);
   const int64_t row = part / j->col_blocks * ROWS, col = part % j->col_blocks * TFU_GEMM_COLS;
@@ -119,28 +127,14 @@ static void FN(block)(const job *j, FN(space) * s, int64_t task) {
   for (int r = 0; r < m; r++) finish(j->arg, batch * p->m + row + r, col, n, s->c + r * APART);
 }
 
-/* As many workers as threads take tasks in turn, so that memory is needed once per thread. */
-static void FN(work)(void *arg, int64_t worker) {
-  job *j = arg;
-  for (int64_t task; (task = __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED)) < j->tasks;)
-    FN(block)(j, (FN(space) *)(j->space + (size_t)worker * j->bytes), task);
-}
-
 tfu_code FN(tfu_gemm_batch)(tfu_call *call, tfu_operand a, tfu_operand b, const tfu_products *p,
                             FN(tfu_gemm_finish) * finish, void *arg) {
-  job j = {.a = a, .b = b, .products = p, .finish = (void *)finish, .arg = arg, .bytes = sizeof(FN(space))};
+  job j = {.a = a, .b = b, .products = p, .finish = (void *)finish, .arg = arg};
   j.sums = tfu_batch_count(p, p->kept, p->axes);
   j.row_blocks = divide_up(p->m, ROWS);
   j.col_blocks = divide_up(p->n, TFU_GEMM_COLS);
-  j.tasks = tfu_batch_count(p, 0, p->kept) * j.row_blocks * j.col_blocks;
-  const int64_t threads = tfu_threads(), workers = j.tasks < threads ? j.tasks : threads;
-  void *space;
-  if (j.tasks == 0) return TFU_OK;
-  TFU_TRY(tfu_scratch(call, j.bytes * (size_t)workers, &space));
-  memset(space, 0, j.bytes * (size_t)workers); /* what rounds a block up is computed with, if never used */
-  j.space = space;
-  tfu_parallel(workers, FN(work), &j);
-  return TFU_OK;
+  const int64_t tasks = tfu_batch_count(p, 0, p->kept) * j.row_blocks * j.col_blocks;
+  return tfu_parallel_with(call, tasks, sizeof(FN(space)), FN(block), &j);
 }
 
 void FN(tfu_gemm_store)(void *arg, int64_t row, int64_t col, int n, REAL *line) {

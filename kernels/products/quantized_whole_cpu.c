@@ -1,6 +1,7 @@
 /* QuantizedLinear of rounded rows on the CPU: products of int8, summed in int32 (dots.h). Codes are transposed first,
  * so that both factors lie along the sum. */
 #include <math.h>
+#include <string.h>
 
 #include "kernels/core/arithmetic.h"
 #include "kernels/core/cpu/cpu.h"
@@ -47,22 +48,34 @@ static void round_rows(void *arg, int64_t begin, int64_t end) {
   }
 }
 
-/* Codes of columns begin .. end, unsigned bytes 128 less, and what these subtract and multiply with. */
+/* n codes of row i from column `first` on, a multiple of a tile's columns, of which n is not more; each is `less` less.
+ */
+static void codes_of(const quantized_kernel *k, int64_t i, int64_t first, int n, int less, int8_t *line) {
+  const uint8_t *codes = k->codes + i * k->outputs + first;
+  if (k->order == QUANT_TILES) quant_tile_line(k, i, first / QUANT_TILE_COLUMNS, line);
+  else if (k->order == QUANT_BY_ROWS && k->bits == 8)
+    for (int c = 0; c < n; c++) line[c] = (int8_t)(codes[c] - less);
+  else
+    for (int c = 0; c < n; c++) line[c] = (int8_t)(quant_at(k, i, first + c) - less);
+}
+
+/* Codes of columns begin .. end, unsigned bytes 128 less, and what these subtract and multiply with. A square of codes
+ * at a time, which stays in the cache: bytes of a column lie far apart, and in few of its lines. */
 static void transpose_columns(void *arg, int64_t begin, int64_t end) {
+  enum { SIDE = QUANT_TILE_COLUMNS };
   const whole_job *j = arg;
   const quantized_kernel *k = &j->k;
   const tfu_dtype dtype = k->wide ? TFU_F32 : j->dtype;
   const int tiles = k->order == QUANT_TILES, less = !tiles && k->bits == 8 && !k->is_signed ? 128 : 0;
-  for (int64_t i = 0; i < k->inputs; i++) {
-    int8_t *to = j->columns + i;
-    if (k->order == QUANT_BY_ROWS && k->bits == 8)
-      for (int64_t o = begin; o < end; o++) to[o * k->inputs] = (int8_t)(k->codes[i * k->outputs + o] - less);
-    else if (tiles) { /* begin is a multiple of a tile's columns, and these are as many as a task has */
-      int8_t codes[QUANT_TILE_COLUMNS];
-      quant_tile_line(k, i, begin / QUANT_TILE_COLUMNS, codes);
-      for (int64_t o = begin; o < end; o++) to[o * k->inputs] = codes[o - begin];
-    } else
-      for (int64_t o = begin; o < end; o++) to[o * k->inputs] = (int8_t)(quant_at(k, i, o) - less);
+  const int n = (int)(end - begin);
+  for (int64_t i = 0; i < k->inputs; i += SIDE) {
+    int8_t line[SIDE], square[SIDE][SIDE];
+    const int some = (int)least(SIDE, k->inputs - i);
+    for (int r = 0; r < some; r++) {
+      codes_of(k, i + r, begin, n, less, line);
+      for (int c = 0; c < n; c++) square[c][r] = line[c];
+    }
+    for (int c = 0; c < n; c++) memcpy(j->columns + (begin + c) * k->inputs + i, square[c], (size_t)some);
   }
   for (int64_t o = begin; o < end; o++) {
     float by, zero = k->zero ? (float)quant_value(k->zero[o], 8, k->is_signed) : 0;

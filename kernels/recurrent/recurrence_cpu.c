@@ -6,6 +6,7 @@
 #include "kernels/recurrent/recurrence_cpu.h"
 
 #include "kernels/core/arithmetic.h"
+#include "kernels/core/cpu/workers.h"
 
 /* Multiplications that a thread is worth waking for: some ten microseconds. */
 enum { WORTH_A_THREAD = 1 << 18 };
@@ -78,14 +79,11 @@ void FN(tfu_recurrence_scales)(const recurrence_job *j, REAL *to, int64_t first,
 
 /* ---- who computes which ---- */
 
-/* As many workers as threads take tasks in turn, so that memory is needed once per thread. */
-static void FN(work)(void *arg, int64_t worker) {
-  recurrence_job *j = arg;
-  for (int64_t task; (task = __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED)) < j->tasks;) {
-    const int64_t first = task * j->rows;
-    void *space = j->space + (size_t)worker * j->bytes;
-    j->task(j, space, first, (int)least(j->rows, j->size.batch - first));
-  }
+static void FN(work)(void *arg, int64_t task, void *space) {
+  const recurrence_job *j = arg;
+  const int64_t first = task * j->rows;
+  memset(space, 0, j->bytes); /* what rounds a block up is computed with, if never used */
+  j->task(j, space, first, (int)least(j->rows, j->size.batch - first));
 }
 
 tfu_code FN(tfu_recurrence_run)(tfu_call *call, int backward, recurrence_rows *task) {
@@ -107,21 +105,14 @@ tfu_code FN(tfu_recurrence_run)(tfu_call *call, int backward, recurrence_rows *t
   const int64_t each = TFU_PRODUCT_ROUND(divide_up(size.batch, threads), ROWS);
   j.rows = (int)least(MOST_ROWS, each);
   j.tasks = divide_up(size.batch, j.rows);
-  const int64_t workers = least(j.tasks, threads);
   j.strips_each = strips_each(&j, j.outer / COLS, j.inner * COLS * ROWS, threads);
   /* h twice, c and products; or dh, dc and dp; and what scales take. */
   const int64_t own = backward ? 2 * padded + j.inner : 3 * padded + j.outer;
   const int64_t scales = !j.scaled && !size.reset_before ? 0 : (backward ? 1 : 2) * size.gates * padded;
   j.bytes = (size_t)(MOST_ROWS * (own + scales)) * sizeof(REAL);
-  void *packed, *space;
-  TFU_TRY(tfu_scratch(call, (size_t)(j.inner * j.outer) * sizeof(REAL), &packed));
-  TFU_TRY(tfu_scratch(call, j.bytes * (size_t)workers, &space));
-  memset(space, 0, j.bytes * (size_t)workers); /* what rounds a block up is computed with, if never used */
-  j.packed = packed;
-  j.space = space;
+  TFU_TRY(tfu_scratch(call, (size_t)(j.inner * j.outer) * sizeof(REAL), &j.packed));
   tfu_parallel(j.outer / COLS, FN(pack), &j);
-  tfu_parallel(workers, FN(work), &j);
-  return TFU_OK;
+  return tfu_parallel_with(call, j.tasks, j.bytes, FN(work), &j);
 }
 
 /* ---- forward ---- */

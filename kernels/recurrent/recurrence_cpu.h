@@ -27,9 +27,8 @@ struct recurrence_job {
   recurrence_rows *task;
   int rows;            /* of a task */
   int64_t strips_each; /* that a thread takes of a step's product */
-  int64_t tasks, next;
-  char *space;
-  size_t bytes; /* of a worker */
+  int64_t tasks;
+  size_t bytes; /* of a task */
 };
 
 /* Strips first .. end of a step's product, shared with the threads that have no task. */
