@@ -236,6 +236,8 @@ int tfu_may_be(int64_t a, int64_t b);
 int tfu_given(const tfu_shape *shape);
 /* An optional tensor's data; NULL where it is not given or, of an output, not wanted, or itself NULL. */
 void *tfu_given_data(const tfu_tensor *tensor);
+/* Whether all sizes from axis `from` on are known. Not to be seen by tfu_count, where two unknown ones make a size. */
+int tfu_known(const tfu_shape *shape, int from);
 /* The size of axis i, which is unknown where the rank is. */
 int64_t tfu_axis(const tfu_shape *shape, int i);
 /* The shape without its last axis. */

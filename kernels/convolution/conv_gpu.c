@@ -108,16 +108,9 @@ tfu_code tfu_conv_filter_gpu(tfu_call *call) {
 
 /* ---- scratch of captured calls ---- */
 
-/* Whether all sizes from an axis on are known. */
-static int known(const tfu_shape *s, int from) {
-  int all = s->rank != TFU_UNKNOWN;
-  for (int i = from; i < s->rank; i++) all &= s->dim[i] != TFU_UNKNOWN;
-  return all;
-}
-
 static size_t copies_room(const tfu_call *call, const tfu_tensor *kernel) {
   const tfu_dtype dtype = call->in[0].dtype;
-  if (kernel->dtype == dtype || !known(&kernel->shape, 0)) return 0;
+  if (kernel->dtype == dtype || !tfu_known(&kernel->shape, 0)) return 0;
   return 2 * (size_t)tfu_count(&kernel->shape) * tfu_dtype_size(dtype);
 }
 
@@ -127,7 +120,7 @@ static size_t quads_room(const tfu_call *call, conv_pass pass, const tfu_tensor 
   const tfu_shape *x = &call->in[0].shape;
   conv_args quads;
   conv_quads_args image, moved;
-  if (!known(x, x->rank - 1) || !known(&kernel->shape, 0) || !known(&y->shape, 1)) return 0;
+  if (!tfu_known(x, x->rank - 1) || !tfu_known(&kernel->shape, 0) || !tfu_known(&y->shape, 1)) return 0;
   conv_args a = {.s = tfu_conv_read(call, x, &kernel->shape, &y->shape)};
   if (a.s.batch == TFU_UNKNOWN) a.s.batch = IMAGES;
   if (!tfu_conv_in_quads(pass, call->in[0].dtype, &a, &quads, &image, &moved)) return 0;

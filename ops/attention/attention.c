@@ -194,8 +194,10 @@ int64_t tfu_float8_sequences(const tfu_call *call) {
 /* What is widened of a cache of 8 bits, and a table of it. */
 static size_t float8_room(const tfu_call *call) {
   const tfu_shape *table = &call->in[TFU_PAGED_TABLE].shape;
-  const int is_known = tfu_count(&call->in[TFU_PAGED_KEY].shape) >= 0 && table->rank == 2 && tfu_count(table) >= 0;
-  if (call->in[TFU_PAGED_KEY].dtype != TFU_U8 || !is_known) return 0;
+  if (call->in[TFU_PAGED_KEY].dtype != TFU_U8) return 0;
+  if (!tfu_known(&call->in[TFU_PAGED_KEY].shape, 0) || !tfu_known(&call->in[TFU_PAGED_VALUE].shape, 0) ||
+      !tfu_known(table, 0))
+    return TFU_NO_ROOM;
   return (size_t)(tfu_float8_sequences(call) * (wide_bytes(call) + 8 * table->dim[1])) + 4096;
 }
 
@@ -204,7 +206,8 @@ static size_t float8_room(const tfu_call *call) {
 static size_t paged_more_room(const tfu_call *call) {
   const tfu_shape *query = &call->in[TFU_PAGED_QUERY].shape, *value = &call->in[TFU_PAGED_VALUE].shape;
   const size_t wide = float8_room(call);
-  if (!call->invariant || query->rank != 4 || query->dim[1] != 1 || tfu_count(query) <= 0) return wide;
+  if (!call->invariant || query->rank != 4 || query->dim[1] != 1 || !tfu_known(query, 0) || wide == TFU_NO_ROOM)
+    return wide;
   return wide + (size_t)(query->dim[0] * query->dim[2] * TFU_INVARIANT_SPLITS * (tfu_cols(value) + 2)) * sizeof(float);
 }
 

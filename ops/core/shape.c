@@ -57,6 +57,13 @@ int tfu_may_be(int64_t a, int64_t b) { return a == b || a == TFU_UNKNOWN || b ==
 int tfu_given(const tfu_shape *shape) { return shape->rank != 1 || shape->dim[0] != 0; }
 void *tfu_given_data(const tfu_tensor *t) { return t && tfu_given(&t->shape) ? t->data : NULL; }
 
+int tfu_known(const tfu_shape *shape, int from) {
+  if (shape->rank == TFU_UNKNOWN) return 0;
+  for (int i = from; i < shape->rank; i++)
+    if (shape->dim[i] == TFU_UNKNOWN) return 0;
+  return 1;
+}
+
 int64_t tfu_axis(const tfu_shape *shape, int i) { return shape->rank == TFU_UNKNOWN ? TFU_UNKNOWN : shape->dim[i]; }
 
 tfu_shape tfu_leading(const tfu_shape *shape) {

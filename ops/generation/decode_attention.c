@@ -83,7 +83,7 @@ static size_t more_room(const tfu_call *call) {
   const tfu_shape *query = &call->in[TFU_DECODE_QUERY].shape, *key = &call->in[TFU_DECODE_KEY].shape;
   const size_t size = tfu_dtype_size(call->in[TFU_DECODE_QUERY].dtype);
   tfu_call paged = {.op = &tfu_paged_attention, .invariant = call->invariant}; /* of query, keys and values */
-  if (query->rank != 3 || tfu_count(query) < 0 || tfu_count(key) < 0) return tfu_paged_attention.room;
+  if (query->rank != 3 || !tfu_known(query, 0) || !tfu_known(key, 0)) return tfu_paged_attention.room;
   paged.in[TFU_PAGED_QUERY].dtype = call->in[TFU_DECODE_QUERY].dtype;
   paged.in[TFU_PAGED_QUERY].shape = (tfu_shape){.rank = 4, .dim = {query->dim[0], 1, query->dim[1], query->dim[2]}};
   paged.in[TFU_PAGED_KEY] = call->in[TFU_DECODE_KEYS];

@@ -65,7 +65,7 @@ TFU_SHAPE_RULE(projections_shape) { return tfu_projections_shape(in, out, attr, 
 static size_t more_room(const tfu_call *call) {
   const tfu_shape *x = &call->in[TFU_PROJECT_X].shape, *kernel = &call->in[TFU_PROJECT_KERNEL].shape;
   const size_t parts = tfu_linear.room + tfu_norm.room;
-  if (x->rank < 2 || kernel->rank != 2 || tfu_count(x) < 0) return parts;
+  if (x->rank < 2 || kernel->rank != 2 || !tfu_known(x, 0)) return parts;
   const int64_t rows = tfu_cols(x) ? tfu_count(x) / tfu_cols(x) : 0;
   return (size_t)(rows * (tfu_cols(x) + 2 * kernel->dim[1])) * tfu_dtype_size(call->in[TFU_PROJECT_X].dtype) +
          (size_t)rows * 2 * sizeof(double) + 4096 + parts;

@@ -53,7 +53,7 @@ static size_t more_room(const tfu_call *call) {
   const int64_t size = (int64_t)tfu_dtype_size(call->in[TFU_PROJECT_X].dtype);
   const size_t parts = tfu_quantized_linear.room + tfu_norm.room + 8192;
   int64_t widest = 0;
-  if (x->rank < 2 || tfu_count(x) < 0) return parts;
+  if (x->rank < 2 || !tfu_known(x, 0)) return parts;
   const int64_t inputs = tfu_cols(x), rows = inputs ? tfu_count(x) / inputs : 0;
   for (int i = 0; i < TFU_PROJECTIONS; i++) {
     const tfu_shape *scale = &call->in[TFU_PROJECT_SCALE + i].shape;

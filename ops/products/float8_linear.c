@@ -83,7 +83,7 @@ TFU_SHAPE_RULE(forward_shape) {
 static size_t more_room(const tfu_call *call) {
   const tfu_shape *x = &call->in[TFU_FLOAT8_X].shape, *kernel = &call->in[TFU_FLOAT8_KERNEL].shape;
   const int64_t size = (int64_t)tfu_dtype_size(call->in[TFU_FLOAT8_X].dtype);
-  if (x->rank < 2 || kernel->rank != 2 || tfu_count(x) < 0 || tfu_count(kernel) < 0) return TFU_NO_ROOM;
+  if (x->rank < 2 || kernel->rank != 2 || !tfu_known(x, 0) || !tfu_known(kernel, 0)) return TFU_NO_ROOM;
   return (size_t)((tfu_count(x) + tfu_count(kernel)) * (size + 1) +
                   (tfu_rows(x) + kernel->dim[0] + kernel->dim[1]) * (int64_t)sizeof(float) + 4096);
 }

@@ -177,7 +177,7 @@ static size_t more_room(const tfu_call *call) {
   tfu_error err;
   int64_t inputs, outputs;
   for (int i = 0; i < TFU_MAX_ARGS; i++) in[i] = call->in[i].shape;
-  if (x->rank < 1 || tfu_count(x) < 0 || read_sizes(in, call->attr, &inputs, &outputs, &err) || inputs < 0 ||
+  if (x->rank < 1 || !tfu_known(x, 0) || read_sizes(in, call->attr, &inputs, &outputs, &err) || inputs < 0 ||
       outputs < 0)
     return TFU_NO_ROOM;
   if (!inputs || !outputs) return 0;

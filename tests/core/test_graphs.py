@@ -60,7 +60,14 @@ CALLS = {
 }
 
 
+def paged(x):
+    queries = tf.reshape(x, [-1, 1, 4, 16])
+    sequences, pages = tf.shape(queries)[0], tf.zeros([4, 16, 4, 16], tf.uint8)
+    return tfuse.paged_attention(queries, pages, pages, tf.zeros([sequences, 2], tf.int64), tf.ones([sequences], tf.int64))
+
+
 @pytest.mark.parametrize("name, call", {
+    "cache of 8 bits": paged,
     "quantized": lambda x: tfuse.quantized_linear(x, tf.ones([64, 32], tf.int8), tf.ones([32]), quantize_rows=True),
     "float8": lambda x: tfuse.quantized_linear(x, *tfuse.float8_kernel(tf.ones([64, 32])), float8=True, order="columns",
                                                quantize_rows=True),
@@ -71,10 +78,10 @@ def test_what_wants_room_for_unknown_sizes_is_not_captured(monkeypatch, name, ca
     if _library.xla_status():
         pytest.skip(_library.xla_status())
     monkeypatch.setenv("TFUSE_GRAPHS", "1")
-    for rows in 6, None:
-        graph = tf.function(call, autograph=False, jit_compile=True,
-                            input_signature=[tf.TensorSpec([rows, 64], tf.float32)]).get_concrete_function().graph
-        assert "tfuse." in str(graph.as_graph_def()) and (".captured" in str(graph.as_graph_def())) == (rows == 6)
+    for sizes in [6, 64], [2, 3, 64], [None, 64], [2, None, 64], [None, None, 64]:
+        traced = tf.function(call, autograph=False, jit_compile=True, input_signature=[tf.TensorSpec(sizes, tf.float32)])
+        graph = str(traced.get_concrete_function().graph.as_graph_def())
+        assert "tfuse." in graph and (".captured" in graph) == (None not in sizes), sizes
 
 
 @pytest.mark.parametrize("sizes", [[6, 64], [None, 64]], ids=["known", "unknown"])
