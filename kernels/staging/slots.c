@@ -26,6 +26,8 @@ tfu_code tfu_slot_give(int64_t number, void *memory, size_t bytes, struct tfu_tr
     code = tfu_fail(err, TFU_INVALID, "there is no slot %lld", (long long)number);
   } else {
     before = slots[number].transfer;
+    for (int i = 0; i < TFU_SLOTS; i++) /* whoever had this memory has lost it, or another could not have got it */
+      if (slots[i].memory == memory) slots[i].memory = NULL;
     slots[number] = (tfu_slot){.memory = memory, .bytes = bytes, .transfer = transfer, .taken = 1};
   }
   pthread_mutex_unlock(&lock);

@@ -69,6 +69,27 @@ static void test_slots(void) {
   tfu_slot_close(-1), tfu_slot_close(TFU_SLOTS);
 }
 
+/* A slot's memory is given to another: who had it has it no more, whatever still lies in its list of tensors. */
+static void test_memory_that_goes_to_another(void) {
+  static char memory[256];
+  const double first = 1, second = 2;
+  const void *data[] = {&first};
+  const int64_t sizes[] = {8};
+  const int32_t ranks[] = {0};
+  double got = 0;
+  tfu_tensor y = {&got, TFU_F64, {0}};
+  tfu_shape shape;
+  const int mine[] = {tfu_slot_open(), tfu_slot_open()};
+  CHECK(stage(mine[0], memory, sizeof memory) == TFU_OK);
+  CHECK(!*tfu_slot_put(mine[0], 1, data, sizes, ranks, NULL));
+  CHECK(stage(mine[1], memory, sizeof memory) == TFU_OK);
+  CHECK(strstr(tfu_slot_put(mine[0], 1, data, sizes, ranks, NULL), "no memory"));
+  data[0] = &second;
+  CHECK(!*tfu_slot_put(mine[1], 1, data, sizes, ranks, NULL));
+  CHECK(unstage(memory, 1, &y, &shape) == TFU_OK && got == 2);
+  for (int i = 0; i < 2; i++) tfu_slot_close(mine[i]);
+}
+
 /* There are as many as there are, and what is closed can be had again. */
 static void test_slots_run_out(void) {
   int mine[TFU_SLOTS];
@@ -139,6 +160,7 @@ static void test_reports(void) {
 
 int main(void) {
   test_slots();
+  test_memory_that_goes_to_another();
   test_slots_run_out();
   test_reports();
   return verdict();
