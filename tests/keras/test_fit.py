@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tfuse
 from conftest import GPUS
-from fitting import DEVICE, Seen, assert_same, batches, data, everything, feeds, model, needs_feeds
+from feeding import DEVICE, Seen, assert_same, batches, data, everything, feeds, model, needs_feeds
 from tfuse._core import _library
 from tfuse._keras import _feed, _replaced_trainer
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fitting import DEVICE, batches, feeds, model, needs_feeds
+import tfuse
+from feeding import DEVICE, batches, feeds, model, needs_feeds
 from tfuse._core import _library
 from tfuse._keras import _feed
 
@@ -24,6 +25,13 @@ def assert_nothing_is_left():
     assert min(taken) >= 0  # of 64: all but those few that wait for the next data set
 
 
+def drawn_by(draw, spec):
+    """A data set that draws nothing ahead, as tf.data itself otherwise may."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return tf.data.Dataset.from_generator(draw, output_signature=spec).with_options(options)
+
+
 @pytest.mark.parametrize("epoch", [0, 3])
 def test_how_much_is_drawn_ahead(feeds, epoch):
     """Two batches at most; nothing before the first is asked for, nor after the last; and where ends of epochs are told, nothing
@@ -35,11 +43,7 @@ def test_how_much_is_drawn_ahead(feeds, epoch):
             drawn.append(i)
             yield np.zeros((4, 5), "float32"), np.zeros(4, "int32")
 
-    spec = tf.TensorSpec((None, 5)), tf.TensorSpec((None,), tf.int32)
-    options = tf.data.Options()
-    options.autotune.enabled = False  # or tf.data itself draws ahead
-    dataset = tf.data.Dataset.from_generator(draw, output_signature=spec).with_options(options)
-    feed = _feed.Feed(dataset, DEVICE, epoch)
+    feed = _feed.Feed(drawn_by(draw, (tf.TensorSpec((None, 5)), tf.TensorSpec((None,), tf.int32))), DEVICE, epoch)
     time.sleep(0.1)
     assert drawn == []
     for i in range(5):
@@ -152,3 +156,51 @@ def test_a_data_set_that_waits_for_ever(feeds, monkeypatch):
         if thread.name == "tfuse feed":
             thread.join(20)
     assert_nothing_is_left()
+
+
+def test_feeds_of_one_data_set_take_turns(monkeypatch):
+    """What is behind it may not be for two at a time: the second draws when the first has ended, even if nobody has waited for that."""
+    monkeypatch.setattr(_feed, "PATIENCE", 0.1)
+    drawing, most, go = [], [], threading.Event()
+
+    def draw():
+        for i in range(3):
+            drawing.append(i)
+            most.append(len(drawing))
+            if i:
+                go.wait(20)
+            drawing.pop()
+            yield np.zeros((4, 5), "float32")
+
+    dataset = drawn_by(draw, tf.TensorSpec((None, 5)))
+    first, second = _feed.Feed(dataset, DEVICE), _feed.Feed(dataset, DEVICE)
+    first.give_back(first.take())
+    while not drawing:
+        time.sleep(0.01)
+    first.end()
+    threading.Timer(0.3, go.set).start()
+    assert [second.give_back(slot) for slot in iter(second.take, None)] == [None] * 3
+    assert max(most) == 1 and len(most) == 5
+    assert_nothing_is_left()
+
+
+def test_there_are_no_slots(feeds, monkeypatch):
+    """Then tensors are handed on as they are."""
+    monkeypatch.setattr(_feed, "_idle", [])
+    taken = list(iter(_library.library.tfu_slot_open, -1))
+    try:
+        assert len(model().fit(batches(), epochs=2, verbose=0).history["loss"]) == 2 and feeds.made
+    finally:
+        for number in taken:
+            _library.library.tfu_slot_close(number)
+    assert_nothing_is_left()
+
+
+def test_ops_that_are_asynchronous(feeds):
+    """A step may have been called and not have taken its batch."""
+    tf.config.experimental.set_synchronous_execution(False)
+    try:
+        model().fit(batches(), verbose=0)
+    finally:
+        tf.config.experimental.set_synchronous_execution(True)
+    assert feeds.made == 0 and "eager ops are asynchronous" in str(tfuse.explain())

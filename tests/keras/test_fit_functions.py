@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from fitting import Seen, assert_same, batches, feeds, model, needs_feeds
+from feeding import Seen, assert_same, batches, feeds, model, needs_feeds
 from tfuse.generation import batch
 
 pytestmark = needs_feeds

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from fitting import Seen, batches, data, feeds, model, needs_feeds
+from feeding import Seen, batches, data, feeds, model, needs_feeds
 from tfuse._keras import _report
 
 pytestmark = needs_feeds

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fitting import assert_same, batches, data, feeds, model, needs_feeds
+from feeding import assert_same, batches, data, feeds, model, needs_feeds
 from tfuse._keras import _predictions
 
 pytestmark = needs_feeds

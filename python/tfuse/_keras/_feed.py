@@ -46,16 +46,17 @@ def why_not(spec):
 
 class Slot:
     """A place for a batch. `memory` is what the op Unstage takes; `given` are tensors that are handed on as they
-    are: those that came on a GPU, as from prefetch_to_device, and those that there is no memory for."""
+    are: those that came on a GPU, as from prefetch_to_device, and those that there is no memory or no slot of the library for.
+    That may only be where it is not `needed`."""
 
-    def __init__(self, device):
+    def __init__(self, device, needed=True):
         self.device, self.bytes, self.memory, self.given = device, 0, None, None
         self._hosted, self.number = None, _library.library.tfu_slot_open()
-        if self.number < 0:
+        if self.number < 0 and needed:
             raise MemoryError("tfuse: more data sets are read at one time than there are slots for")
 
     def put(self, tensors):
-        self.given = tensors if any("GPU" in tensor.device for tensor in tensors) else None
+        self.given = tensors if self.number < 0 or any("GPU" in tensor.device for tensor in tensors) else None
         if self.given is not None:
             return
         try:
@@ -119,13 +120,13 @@ def _claimed(slot):
 def _slots(device):
     idle = (slot for slot in list(_idle) if slot.device == device and _claimed(slot))
     mine = list(itertools.islice(idle, AHEAD))
-    return mine + [Slot(device) for _ in range(AHEAD - len(mine))]
+    return mine + [Slot(device, needed=False) for _ in range(AHEAD - len(mine))]
 
 
 def _leave(slots):
     for slot in slots:
         slot.drop()
-    _idle.extend(slots)
+    _idle.extend(slot for slot in slots if slot.number >= 0)
     for slot in _idle[:-AHEAD]:
         if _claimed(slot):
             slot.close()
@@ -136,24 +137,33 @@ def _leave(slots):
 
 class _Drawing:
     """What a feed and its thread share: the thread must not keep the feed itself alive. Behind the slots of all batches, `ready`
-    has what ends the data set: None, or its error. The thread itself leaves the slots to others, at its end."""
+    has what ends the data set: None, or its error. The thread itself leaves the slots to others, at its end.
 
-    def __init__(self, iterator, device, epoch):
-        self.iterator, self.epoch, self.stopped = iterator, epoch, False
+    An earlier feed of the same data set that was not waited for long enough may still draw. The thread waits for it: what is
+    behind the data set, such as a generator, may not be for two at a time."""
+
+    def __init__(self, dataset, iterator, device, epoch):
+        self.dataset, self.iterator, self.epoch, self.stopped = dataset, iterator, epoch, False
+        self.before = [other for other in list(_running) if other.stopped and other.dataset is dataset]
         self.ready, self.free, self.begun = queue.SimpleQueue(), queue.SimpleQueue(), queue.SimpleQueue()
         self.slots = _slots(device)
         for slot in self.slots:
             self.free.put(slot)
         self.thread, self.begun_by = threading.Thread(target=self._run, name="tfuse feed", daemon=True), threading.get_ident()
+        _running.append(self)
         self.thread.start()
 
     def _run(self):
+        for other in self.before:
+            other.thread.join()
+        self.before = None
         end = self._draw()
         self.iterator = None
         self.ready.put(end)
         while not self.stopped:  # some may still take batches that lie in slots
             self.free.get()
         _leave(self.slots)
+        _running.remove(self)
 
     def _draw(self):
         """Draws until the data set ends, and returns its error, or None."""
@@ -184,13 +194,13 @@ class _Drawing:
             self.thread.join(PATIENCE)
 
 
-_all = weakref.WeakSet()
+_running = []  # those whose threads run
 
 
 @atexit.register
 def _stop_all():
     """A thread that calls TensorFlow while the interpreter goes would take the process down with it."""
-    drawings = list(_all)
+    drawings = list(_running)
     for drawing in drawings:
         drawing.stop()
     for drawing in drawings:
@@ -212,15 +222,15 @@ class Feed(tf.data.Iterator):
 
     def __init__(self, dataset, device, epoch=0):
         self.spec, self.device, self._epoch, self._taken = dataset.element_spec, device, epoch, 0
-        self._own, self._drawing, self._ended, self._is_told = iter(dataset), None, False, False
+        self._dataset, self._own = dataset, iter(dataset)
+        self._drawing, self._ended, self._is_told = None, False, False
 
     def take(self):
         """The slot of the next batch; None where there is none."""
         if self._drawing is None and not self._ended:
-            self._drawing = _Drawing(self._own, self.device, self._epoch)
+            self._drawing = _Drawing(self._dataset, self._own, self.device, self._epoch)
             self._finalizer = weakref.finalize(self, self._drawing.end)
             self._finalizer.atexit = False  # _stop_all() does it
-            _all.add(self._drawing)
         if not self._ended:
             if self._epoch and self._taken and self._taken % self._epoch == 0:
                 self._drawing.begun.put(None)

@@ -6,6 +6,7 @@ while the GPU has nothing to do. Here a thread copies each step's outputs to the
 
 import concurrent.futures
 import contextlib
+import threading
 
 import numpy as np
 import tensorflow as tf
@@ -13,6 +14,7 @@ import tensorflow as tf
 LEAST_BYTES = 1 << 16  # of a step's output: a call costs more than one copy of all at the end where they are smaller
 
 _copying = concurrent.futures.ThreadPoolExecutor(1, "tfuse predictions")
+_adding = threading.Lock()  # Keras has several threads that add
 
 
 @tf.function(reduce_retracing=True)
@@ -31,9 +33,10 @@ class Prediction:
         self.rows, self.copies = 0, []
 
     def add(self, tensor):
-        tensor._tfuse_copy = self, len(self.copies)
-        self.copies.append(_copying.submit(self._copy, tensor, self.rows))
-        self.rows += tensor.shape[0]
+        with _adding:
+            tensor._tfuse_copy = self, len(self.copies)
+            self.copies.append(_copying.submit(self._copy, tensor, self.rows))
+            self.rows += tensor.shape[0]
 
     def _copy(self, tensor, begin):
         place = self.array[begin : begin + tensor.shape[0]]

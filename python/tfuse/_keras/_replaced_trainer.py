@@ -85,6 +85,8 @@ def _why_not(epoch, dataset, device):
     """Why batches of a data set are left to Keras, or ""."""
     if not device:
         return "it runs on the CPU"
+    if context.context().is_async():
+        return "eager ops are asynchronous, so that nobody knows when a step has taken its batch"
     if type(epoch._distribute_strategy).__name__ != "_DefaultDistributionStrategy" or not isinstance(dataset, tf.data.Dataset):
         return "a tf.distribute strategy hands out the batches"
     return _feed.why_not(dataset.element_spec)

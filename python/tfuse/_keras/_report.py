@@ -7,6 +7,7 @@ steps that are queued, and nothing of Python runs until then.
 
 import concurrent.futures
 import ctypes
+import threading
 import weakref
 
 import numpy as np
@@ -142,22 +143,26 @@ def _flat(logs):
 #
 # The thread lasts until the bar is drawn: Jupyter shows what a thread prints below the cell that has started the thread.
 
+_updating = threading.Lock()  # of bars' threads and updates: Keras has several threads that update a bar
+
 
 def update_later(own, bar, batch, logs=None):
     """ProgbarLogger._update_progbar, when the numbers have come."""
     if not (isinstance(logs, Logs) and bar.verbose == 1 and logs.is_under_way()):
         return after_updates(own, bar, batch, logs)
-    if not hasattr(bar, "_tfuse_thread"):
-        bar._tfuse_thread, bar._tfuse_updates = concurrent.futures.ThreadPoolExecutor(1, "tfuse progress bar"), []
-    bar._tfuse_updates = [*(f for f in bar._tfuse_updates if not f.done() or f.result()),
-                          bar._tfuse_thread.submit(own, bar, batch, logs)]
+    with _updating:
+        if not hasattr(bar, "_tfuse_thread"):
+            bar._tfuse_thread, bar._tfuse_updates = concurrent.futures.ThreadPoolExecutor(1, "tfuse progress bar"), []
+        bar._tfuse_updates = [*(f for f in bar._tfuse_updates if not f.done() or f.result()),
+                              bar._tfuse_thread.submit(own, bar, batch, logs)]
 
 
 def after_updates(own, bar, *arguments):
     """A method of ProgbarLogger, when all is drawn that was to be."""
-    if hasattr(bar, "_tfuse_thread"):
-        with bar.__dict__.pop("_tfuse_thread"):  # at the end it waits for all
-            updates = bar.__dict__.pop("_tfuse_updates")
-        for update in updates:
-            update.result()
+    with _updating:
+        thread, updates = bar.__dict__.pop("_tfuse_thread", None), bar.__dict__.pop("_tfuse_updates", ())
+    if thread is not None:
+        thread.shutdown()  # waits for all
+    for update in updates:
+        update.result()
     return own(bar, *arguments)
