@@ -33,6 +33,7 @@ typedef struct instance {
   const tfu_signature *signature; /* of this model */
   tfu_engine *engine;             /* where it generates */
   tfu_streams *streams;
+  int has_run; /* The first run is the warm-up's, which waits until its request has ended: inputs of that are copied. */
 } instance;
 
 /* ---- models ---- */
@@ -164,7 +165,7 @@ static tfu_code open_on(served *m, int device, instance *i, tfu_error *err) {
                                      .inter_threads = (int)c->inter_threads,
                                      .intra_threads = (int)c->intra_threads,
                                      .xla = c->xla != 0,
-                                     .most_bytes = (size_t)c->max_bytes};
+                                     .most_bytes = m->generates ? 0 : (size_t)c->max_bytes}; /* not of its steps */
   tfu_code code = TFU_OK;
   pthread_mutex_lock(&m->opening);
   if (!m->on[device]) code = tfu_model_open(m->folder, &options, &m->on[device], err);
@@ -235,9 +236,10 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
   if (!r) return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "out of host memory");
   for (uint32_t k = 0; k < n; k++) {
     r[k].of = requests[k];
-    r[k].is_copied = atomic_load(&i->of->keeps);
+    r[k].is_copied = !i->has_run || atomic_load(&i->of->keeps);
     tfu_request_read(&r[k], c, i->signature);
   }
+  i->has_run = 1;
   const int64_t rows = tfu_batch_run(i->model, c, i->signature, r, n, &run_begin, &run_end);
   const uint64_t end = tfu_nanoseconds();
   for (uint32_t k = 0; k < n; k++) {

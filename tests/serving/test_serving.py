@@ -224,7 +224,26 @@ def test_what_export_writes(folder, capsys):
         _export.main([str(folder / "sums"), str(folder / "served")])
     with pytest.raises(SystemExit, match="there is no nothing.keras"):
         _export.main(["nothing.keras", str(folder / "served")])
-    assert not [path for path in (folder / "served").iterdir() if path.name.startswith(".")]
+    assert not [path for place in (folder, folder / "served") for path in place.iterdir() if path.name.startswith(".")]
+
+
+def test_a_server_sees_no_half_of_a_model(folder, tmp_path, monkeypatch):
+    """Every folder beside the models is a model to Triton. Where there is no place outside, it is in there."""
+    seen, write = [], _export.write_model
+    monkeypatch.setattr(_export, "write_model", lambda *arguments: seen.append(os.listdir(tmp_path / "served")) or write(*arguments))
+    assert _export.main([str(folder / "sums"), str(tmp_path / "served")]) == 0
+    assert seen == [[]]
+    monkeypatch.setattr(_export.os, "access", lambda path, mode: False)
+    assert _export.main([str(folder / "sums"), str(tmp_path / "served"), "--version", "2"]) == 0
+    assert sorted(seen[1]) == [".served.sums.2", "sums"] and os.listdir(tmp_path / "served") == ["sums"]
+
+
+def test_export_says_what_json_has_not(tmp_path, capsys):
+    module = tf.Module()
+    module.call = tf.function(lambda x: {"y": x}, input_signature=[tf.TensorSpec([None], tf.bfloat16, name="x")])
+    tf.saved_model.save(module, str(tmp_path / "half"), signatures=module.call)
+    assert _export.main([str(tmp_path / "half"), str(tmp_path / "served")]) == 0
+    assert "x, y: Triton has floats of 16 bits only as bytes" in capsys.readouterr().err
 
 
 def test_export_keeps_what_is_there(folder, tmp_path, capsys):
@@ -258,11 +277,13 @@ def test_what_export_refuses(folder, tmp_path, capsys):
         export("--ragged", "ids:1", "--max-batch", "0")
     for arguments, why in ((["--generate", "--max-batch", "4", "--stock"], "--stock, --max-batch: not with --generate"),
                            (["--rows", "4"], "--rows: only with --generate"),
-                           (["--generate", "--rows", "0"], "at least 1, got 0"),
+                           (["--generate", "--rows", "0"], "at least 1, got 0"), (["--delay", "-5"], "at least 0, got -5"),
                            (["--generate", "--room", "-1"], "at least 1, got -1")):
         with pytest.raises(SystemExit):
             export(*arguments)
         assert why in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="--stock: .*sums is a SavedModel"):
+        export("--stock")
     assert not list((tmp_path / "served").glob("*"))
     assert export("--ragged", "ids:1  doubled:1") == 0
     assert '{ string_value: "ids:1,doubled:1" }' in (tmp_path / "served/sums/config.pbtxt").read_text()
@@ -364,6 +385,12 @@ def test_serve_says_what_is_wrong(folder, stand_in, tmp_path, monkeypatch, capsy
     serve = lambda *arguments: _serve.main([str(folder / "served"), *map(str, arguments)])
     assert serve("--triton", stand_in, *ports, "--", "--fail") == 1
     assert "the server ended with status 3" in capsys.readouterr().err
+    assert serve("--triton", stand_in, *ports, "--log", os.devnull, "--", "--fail") == 1
+    assert "the server ended with status 3; what it said went to /dev/null" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="nowhere is not a program"):
+        serve("--triton", "nowhere")
+    monkeypatch.setenv("PATH", str(stand_in.parent))
+    assert _serve.find_triton(stand_in.name) == str(stand_in)
     assert serve("--triton", stand_in, *ports, "--", "--die") == 1  # once it was ready
     said = capsys.readouterr()
     assert "the last words\nthe server ended with status 4" in said.err and "/v2/models/bert/infer" in said.out
@@ -381,6 +408,24 @@ def test_serve_says_what_is_wrong(folder, stand_in, tmp_path, monkeypatch, capsy
     with pytest.raises(SystemExit, match="has no models"):
         (tmp_path / "empty").mkdir()
         _serve.main([str(tmp_path / "empty")])
+
+
+def test_a_second_signal_leaves_no_server():
+    class Slow:
+        killed = False
+        poll = terminate = lambda self: None
+
+        def wait(self, seconds=None):
+            if seconds:
+                raise KeyboardInterrupt
+
+        def kill(self):
+            self.killed = True
+
+    slow = Slow()
+    with pytest.raises(KeyboardInterrupt):
+        _serve.end(slow)
+    assert slow.killed
 
 
 def test_serve_in_a_container(folder, tmp_path, monkeypatch):

@@ -94,13 +94,17 @@ static void test_what_is_refused(void) {
   CHECK(has_ended(&r, TRITONSERVER_ERROR_INVALID_ARG));
   CHECK_TEXT(r.error, "a request has at most 256 stop tokens, got 257");
   ask(&r, prompt, &count);
+  tfu_stream_begin(streams, &r, &(tfu_config){.max_bytes = 11}, e);
+  CHECK(has_ended(&r, TRITONSERVER_ERROR_INVALID_ARG));
+  CHECK_TEXT(r.error, "the inputs are 12 bytes or more, and the limit is 11");
+  ask(&r, prompt, &count);
   tfu_stream_begin(streams, &r, &config, e);
   tfu_engine_step(e);
   r.is_gone = true;
   tfu_engine_step(e);
   CHECK(has_ended(&r, TRITONSERVER_ERROR_CANCELLED) && r.outputs == 1);
   clear(&r);
-  CHECK(instance.succeeded == 0 && instance.failed == 3);
+  CHECK(instance.succeeded == 0 && instance.failed == 4);
   tfu_streams_close(streams);
   tfu_engine_free(e);
   CHECK(living == 0);

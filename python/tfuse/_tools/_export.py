@@ -55,6 +55,8 @@ def load(path):
 
 def write_saved_model(path, out, stock=False):
     """The SavedModel of any model that load() knows, with tfuse's ops unless it shall be stock."""
+    if is_saved_model(path) and stock:
+        raise SystemExit("--stock: %s is a SavedModel, which is copied with the ops that it has" % path)
     if is_saved_model(path):
         shutil.copytree(path, out)
     elif stock:
@@ -173,6 +175,10 @@ def write_model(path, out, home, stock, max_batch, delay, ragged, wanted):
     """Writes a SavedModel; returns its config.pbtxt and request.json."""
     write_saved_model(path, out, stock)
     inputs, outputs = signature(out, wanted)
+    half = [name for name, spec in {**inputs, **outputs}.items() if spec.dtype in (tf.float16, tf.bfloat16)]
+    if half:
+        print("%s: Triton has floats of 16 bits only as bytes, by gRPC or its own clients, and not in JSON" % ", ".join(half),
+              file=sys.stderr)
     batch = max_batch if max_batch > 0 and has_batch(inputs) and has_batch(outputs) else 0
     return config_text(home.name, inputs, outputs, batch, delay, ragged, wanted), request_json(inputs, bool(batch))
 
@@ -211,6 +217,15 @@ def write_config(path, text):
     replace_text(path, text)
 
 
+def place_beside(home, version):
+    """A folder for what is not whole yet. To Triton each folder in that of the models is a model, whatever its name, so it is
+    beside that one, or where nothing can be moved from there, in it."""
+    models = home.parent.resolve()
+    models.mkdir(parents=True, exist_ok=True)
+    movable = os.access(models.parent, os.W_OK) and os.stat(models.parent).st_dev == os.stat(models).st_dev
+    return (models.parent if movable else models) / (".%s.%s.%d" % (models.name, home.name, version))
+
+
 def export(path, folder, name=None, version=1, stock=False, max_batch=64, delay=0, ragged="", wanted="serving_default",
            generate=None):
     """Writes DIR/NAME; returns its path. What is there of this version must not be. `generate` are options of write_generator."""
@@ -219,9 +234,9 @@ def export(path, folder, name=None, version=1, stock=False, max_batch=64, delay=
     out = home / str(version)
     if out.exists():
         raise SystemExit("%s is there already: --version takes another number" % out)
-    unfinished = home.parent / (".%s.%d" % (home.name, version))  # a server that looks meanwhile sees no half of a model
+    unfinished = place_beside(home, version)
     shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
+    unfinished.mkdir()
     try:
         if generate is None:
             text, request = write_model(path, unfinished / "model.savedmodel", home, stock, max_batch, delay, ragged, wanted)
@@ -236,10 +251,14 @@ def export(path, folder, name=None, version=1, stock=False, max_batch=64, delay=
     return home
 
 
-def positive(text):
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError("must be at least 1, got %s" % text)
+def positive(text, least=1):
+    if int(text) < least:
+        raise argparse.ArgumentTypeError("must be at least %d, got %s" % (least, text))
     return int(text)
+
+
+def microseconds(text):
+    return positive(text, 0)
 
 
 # Options that one kind of export alone has.
@@ -264,7 +283,8 @@ def main(arguments):
                         help="of this model (%(default)s); Triton serves the latest")
     parser.add_argument("--stock", action="store_true", help="without tfuse's ops")
     parser.add_argument("--max-batch", type=int, default=64, metavar="N", help="rows of a batch at most (%(default)s); 0: no batches")
-    parser.add_argument("--delay", type=int, default=0, metavar="MICROSECONDS", help="how long a request may wait for others (%(default)s)")
+    parser.add_argument("--delay", type=microseconds, default=0, metavar="MICROSECONDS",
+                        help="how long a request may wait for others (%(default)s)")
     parser.add_argument("--ragged", default="", metavar="NAME:AXIS,…",
                         help="inputs and outputs whose lengths differ between requests; in a batch they are padded with zeros")
     parser.add_argument("--signature", default="serving_default", metavar="NAME", help="what is served (%(default)s)")

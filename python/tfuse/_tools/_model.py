@@ -27,7 +27,7 @@ def file(name):
 
 
 def tensorflow_folder():
-    return str(pathlib.Path(tf.__file__).parent)
+    return os.environ.get("TFUSE_TENSORFLOW") or str(pathlib.Path(tf.__file__).parent)
 
 
 class Shape(ctypes.Structure):

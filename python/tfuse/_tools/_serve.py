@@ -49,9 +49,10 @@ def find_triton(named=None):
     """The path of tritonserver, or None."""
     named = named or os.environ.get("TFUSE_TRITON")
     if named:
-        if not os.access(named, os.X_OK):
+        found = shutil.which(named)
+        if not found:
             raise SystemExit("%s is not a program that can be run" % named)
-        return named
+        return str(pathlib.Path(found).resolve())
     spec = importlib.util.find_spec("pytriton")
     places = [shutil.which("tritonserver"), "/opt/tritonserver/bin/tritonserver"]
     places += [pathlib.Path(folder) / "tritonserver/bin/tritonserver" for folder in (spec.submodule_search_locations if spec else [])]
@@ -135,6 +136,8 @@ def names_in(folder):
 def failed(process, log):
     status = process.poll()
     end = "was not ready in time" if status is None else "ended with status %d" % status
+    if not log.is_file():  # a pipe, say, which may be the one that this process writes to
+        return Failed("the server %s; what it said went to %s" % (end, log))
     return Failed("%s\nthe server %s; what it said last is above" % (log.read_text(errors="replace")[-4000:].rstrip(), end))
 
 
@@ -150,8 +153,9 @@ def end(process):
     if process.poll() is None:
         process.terminate()
         try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(60)
+        finally:  # also where a second signal ends the waiting
             process.kill()
             process.wait()
 
