@@ -137,7 +137,7 @@ def test_operands_that_are_nowhere(operand):
     """The text may come from a damaged file."""
     chain = _library.raw("chain")
     for text in ("square %s = i1 |" % operand, "square i1 = %s |" % operand):
-        with pytest.raises(ValueError, match="nothing beyond|there are 2 inputs"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="nothing beyond|there are 2 inputs"):
             chain([tf.zeros([4096], "uint8"), tf.zeros([4])], text=text)
 
 

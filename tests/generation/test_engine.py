@@ -247,6 +247,7 @@ def test_samplers():
     assert drawn("greedy") == alone(PROMPTS[1], 20)
     assert drawn(random(seed=1)) == drawn(random(seed=1)) != drawn(random(seed=2))
     assert drawn(random(), seed=7) == drawn(random(), seed=7)
+    assert drawn(random(), seed=2**64 - 3) == drawn(random(), seed=-3)
     assert drawn(random()) != drawn(random()) and drawn("random") != drawn("random")
 
 

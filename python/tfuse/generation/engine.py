@@ -108,7 +108,7 @@ class Engine:
             raise ValueError("tfuse.generate: %d tokens take %d pages of %d, and there are %d" % (limit, wanted, PAGE, there))
         number, sampler = self._next, self._samplers.find(sampler)
         settings, stops = settings_of(sampler), frozenset(stops_in(stop_token_ids, self._ends))
-        seed = self._samplers.seed(sampler, number) if seed is None else seed
+        seed = self._samplers.seed(sampler, number) if seed is None else (int(seed) + 2**63) % 2**64 - 2**63
         request = Request(number, prompt, names_of(prompt), int(max_new_tokens), settings, stops, seed, on_token)
         self._next += 1
         self._requests[number] = request
