@@ -64,10 +64,10 @@ typedef struct FN(attention_tile) {
 } FN(attention_tile);
 
 static inline int FN(tfu_tile_query)(const FN(attention_tile) * t, int r) {
-  return (int)((t->first_row + r) / t->heads);
+  return (int)(t->heads == 1 ? t->first_row + r : (t->first_row + r) / t->heads); /* a division takes 40 cycles */
 }
 static inline int FN(tfu_tile_head)(const FN(attention_tile) * t, int r) {
-  return t->head + (int)((t->first_row + r) % t->heads);
+  return t->head + (int)(t->heads == 1 ? 0 : (t->first_row + r) % t->heads);
 }
 
 /* The first key that any row may attend to by its position, and the one after the last. */

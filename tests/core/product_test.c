@@ -1,19 +1,21 @@
 /* product_test.c - products of small matrices against sums in long double, and by registers of 64 bytes, where the
- * processor has them, bit for bit as without; products of int8 by all instructions that there are. */
+ * processor has them, bit for bit as without; activations and exponentials by these, to the last bit; products of int8
+ * by all instructions that there are. */
 #include <math.h>
 
 #include "kernels/core/cpu/dots.h"
 #include "kernels/core/cpu/product_cpu.h"
+#include "kernels/core/cpu/rows_cpu.h"
 #include "tests/check.h"
 
 enum { MOST = 136, ROOM = MOST * MOST };
 
-static int tall;
-int tfu_has_tall_products(void) {
+static int wide;
+int tfu_has_wide_registers(void) {
 #ifdef __x86_64__
-  return tall && __builtin_cpu_supports("avx512f");
+  return wide && __builtin_cpu_supports("avx512f");
 #else
-  return tall;
+  return wide;
 #endif
 }
 
@@ -29,9 +31,9 @@ static double any(void) {
     static REAL a[ROOM], b[ROOM], c[2][ROOM], before[ROOM];                                                       \
     const tfu_matrix_##of left = turned ? tfu_columns_at_##of(a, MOST) : tfu_rows_at_##of(a, MOST);               \
     for (int i = 0; i < ROOM; i++) a[i] = (REAL)any(), b[i] = (REAL)any(), before[i] = (REAL)any();               \
-    for (tall = 0; tall < 2; tall++) {                                                                            \
-      memcpy(c[tall], before, sizeof before);                                                                     \
-      tfu_product_##of(tfu_rows_at_##of(c[tall], MOST), left, tfu_rows_at_##of(b, MOST), m, n, k, add);           \
+    for (wide = 0; wide < 2; wide++) {                                                                            \
+      memcpy(c[wide], before, sizeof before);                                                                     \
+      tfu_product_##of(tfu_rows_at_##of(c[wide], MOST), left, tfu_rows_at_##of(b, MOST), m, n, k, add);           \
     }                                                                                                             \
     for (int i = 0; i < m; i++)                                                                                   \
       for (int j = 0; j < n; j++) {                                                                               \
@@ -48,6 +50,26 @@ static double any(void) {
   }
 TEST_PRODUCT(float, f32)
 TEST_PRODUCT(double, f64)
+
+static void test_wide_loops(void) {
+  enum { N = TFU_TILE };
+  static float x[N], ones[N], zeros[N], found[2][N];
+  for (int i = 0; i < N; i++) x[i] = (float)(12 * any()), ones[i] = 1;
+  x[3] = NAN, x[5] = INFINITY, x[7] = -INFINITY, x[9] = -0.0f;
+  for (int n = N - 17; n <= N; n += 17)
+    for (int loop = 0; loop < 2 * TFU_ACTS + 1; loop++) {
+      const tfu_activation *act = &tfu_activations[loop / 2 % TFU_ACTS];
+      for (wide = 0; wide < 2; wide++) {
+        if (loop == 2 * TFU_ACTS) tfu_exp_line_f32(found[wide], x, 11.5f, 0.5f, 0.25f, n);
+        else (loop % 2 ? act->grad_f32 : act->value_f32)(found[wide], x, ones, zeros, n);
+      }
+      for (int i = 0; i < n; i++)
+        CHECK_FOR(isnan(found[0][i])
+                      ? isnan(found[1][i])
+                      : found[0][i] == found[1][i] || fabsf(found[0][i] - found[1][i]) <= 0x1p-23f * fabsf(found[0][i]),
+                  "loop %d of %g: %g, not %g", loop, (double)x[i], (double)found[1][i], (double)found[0][i]);
+    }
+}
 
 /* At both ends of the range too, where sums of wrong sign would show. */
 static void test_dots(int inputs) {
@@ -71,13 +93,14 @@ static void test_dots(int inputs) {
 }
 
 int main(void) {
-  static const int columns[] = {1, 16, 40}, terms[] = {0, 1, 31, 32, 33, 128};
+  static const int columns[] = {1, 16, 40, 64}, terms[] = {0, 1, 31, 32, 33, 128};
   for (int m = 1; m <= 17; m++)
     for (int n = 0; n < TFU_COUNT(columns); n++)
       for (int k = 0; k < TFU_COUNT(terms); k++) {
         test_product_f32(m, columns[n], terms[k], m % 2, k % 2);
         test_product_f64(m, columns[n], terms[k], m % 2, k % 2);
       }
+  test_wide_loops();
   static const int inputs[] = {0, 1, 63, 64, 65, 1000};
   for (int i = 0; i < TFU_COUNT(inputs); i++) test_dots(inputs[i]);
   return verdict();

@@ -49,11 +49,9 @@ static inline REAL FN(gauss_of)(REAL x) { return FN(exp_of)((REAL)-0.5 * x * x);
 #include "kernels/core/activation_math.h"
 #undef BITS
 
-#define LOOP(name, function)                                                                  \
-  static void FN(name)(REAL * v, const REAL *x, const REAL *scale, const REAL *bias, int n) { \
-    TFU_VECTORISE                                                                             \
-    for (int i = 0; i < n; i++) v[i] = FN(function)(x[i] * scale[i] + bias[i]);               \
-  }
+#define LOOP(name, function)                                                                        \
+  TFU_WIDE(static, FN(name), (REAL * v, const REAL *x, const REAL *scale, const REAL *bias, int n), \
+           (v, x, scale, bias, n), TFU_VECTORISED(i, n) v[i] = FN(function)(x[i] * scale[i] + bias[i]);)
 #define X(name) LOOP(value_##name, name) LOOP(grad_##name, name##_grad)
 TFU_ACTIVATIONS(X)
 #undef X

@@ -49,6 +49,28 @@ void tfu_copy_f64(double *to, const void *data, tfu_dtype dtype, int64_t at, int
   TFU_VECTORISE              \
   for (int i = 0; i < (n); i++)
 
+/* Defines a function of vectorised loops, whose parameters are in brackets, and after them the same as arguments. Of
+ * float, on x86, it is there twice: with wide registers it is faster by half and more where a loop computes more than
+ * it moves. Double has no loops of that kind. */
+#define TFU_WIDE(...) FN(TFU_WIDE)(__VA_ARGS__)
+#define TFU_WIDE_f64(linkage, name, parameters, arguments, ...) \
+  linkage void name parameters { __VA_ARGS__ }
+#ifdef __x86_64__
+#define TFU_WIDE_TARGET __attribute__((target("avx512f,avx2,fma,f16c")))
+#define TFU_WIDE_f32(linkage, name, parameters, arguments, ...) \
+  TFU_WIDE_TWICE(linkage, name, parameters, arguments, __VA_ARGS__)
+#define TFU_WIDE_TWICE(linkage, name, parameters, arguments, ...)                       \
+  TFU_WIDE_f64(TFU_WIDE_TARGET static, name##_wide, parameters, arguments, __VA_ARGS__) \
+      TFU_WIDE_CHOICE(linkage, name, parameters, arguments, __VA_ARGS__)
+#define TFU_WIDE_CHOICE(linkage, name, parameters, arguments, ...)    \
+  linkage void name parameters {                                      \
+    if (tfu_has_wide_registers()) return (void)name##_wide arguments; \
+    __VA_ARGS__                                                       \
+  }
+#else
+#define TFU_WIDE_f32 TFU_WIDE_f64
+#endif
+
 /* v[i] = the activation of x[i] * scale[i] + bias[i], or its derivative there. v may be x. */
 typedef void tfu_act_f32(float *v, const float *x, const float *scale, const float *bias, int n);
 typedef void tfu_act_f64(double *v, const double *x, const double *scale, const double *bias, int n);

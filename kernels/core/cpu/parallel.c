@@ -136,3 +136,12 @@ const char *tfu_cpu_missing(void) {
 #endif
   return NULL;
 }
+
+/* Weak, for a test may say no where there are such registers. */
+__attribute__((weak)) int tfu_has_wide_registers(void) {
+#ifdef __x86_64__
+  return __builtin_cpu_supports("avx512f");
+#else
+  return 0;
+#endif
+}

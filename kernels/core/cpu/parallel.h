@@ -22,6 +22,9 @@ int tfu_threads(void);
 
 /* NULL, or why this processor cannot run the CPU kernels. */
 const char *tfu_cpu_missing(void);
+/* Whether there are registers of 64 bytes, as x86 has them with AVX-512. Products have the same bits either
+ * way. */
+int tfu_has_wide_registers(void);
 #pragma GCC visibility pop
 
 #endif

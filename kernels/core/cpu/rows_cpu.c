@@ -68,6 +68,9 @@ REAL FN(tfu_greatest)(const REAL *v, int n) {
   return FN(ranked)(best);
 }
 
+TFU_WIDE(, FN(tfu_exp_line), (REAL * y, const REAL *v, REAL shift, REAL factor, REAL less, int n),
+         (y, v, shift, factor, less, n), TFU_VECTORISED(i, n) y[i] = FN(exp_of)(v[i] - shift) * factor - less;)
+
 void FN(tfu_lse_add)(tfu_lse *lse, const REAL *v, REAL *e, int n) {
   const REAL max = FN(tfu_greatest)(v, n);
   if (max == -(REAL)INFINITY) { /* zero, NaN for NaN: -inf - -inf would be NaN, and other chunks may have values */
@@ -75,15 +78,11 @@ void FN(tfu_lse_add)(tfu_lse *lse, const REAL *v, REAL *e, int n) {
     lse->sum += TFU_SUM(n, e[i]);
     return;
   }
-  TFU_VECTORISED(i, n) e[i] = FN(exp_of)(v[i] - max);
+  FN(tfu_exp_line)(e, v, max, 1, 0, n);
   const double sum = TFU_SUM(n, e[i]), before = lse->max;
   if (before == -INFINITY) lse->max = max, lse->sum += sum;
   else if (max > before) lse->max = max, lse->sum = lse->sum * exp(before - max) + sum;
   else lse->sum += sum * exp(max - before);
-}
-
-void FN(tfu_exp_line)(REAL *y, const REAL *v, REAL shift, REAL factor, REAL less, int n) {
-  TFU_VECTORISED(i, n) y[i] = FN(exp_of)(v[i] - shift) * factor - less;
 }
 
 void FN(tfu_drop_tile)(const tfu_drop *drop, REAL *y, const REAL *x, int64_t at, int n) {
