@@ -8,7 +8,7 @@
  * Small samples are whole tasks, several to one. A large one is cut into blocks of rows, and each step is a loop over
  * all blocks. Neither depends on the number of threads, nor does the order of any sum.
  *
- * Where a sample is one position, groups lie in memory one after the other, and the forward pass takes each as a row.
+ * Where a sample is one position, groups lie in memory one after the other, and each is taken as a row.
  */
 #ifndef REAL
 #include "kernels/core/arithmetic.h"
@@ -194,6 +194,45 @@ static void FN(normalise_row)(const job *j, int64_t sample, int64_t group) {
   }
 }
 
+static void FN(gradient_row)(REAL *y, const REAL *dy, const REAL *x, const REAL *gamma, REAL mean, REAL slope,
+                             REAL offset, REAL rstd, int n) {
+  TFU_VECTORISED(i, n) y[i] = (x[i] - mean) * slope + offset + dy[i] * (gamma ? rstd * gamma[i] : rstd);
+}
+static void FN(add_weight_sums)(double *dgamma, double *dbeta, const REAL *dy, const REAL *x, REAL mean, REAL rstd,
+                                int n) {
+  TFU_VECTORISED(i, n) {
+    dgamma[i] += (double)(dy[i] * (x[i] - mean)) * (double)rstd;
+    dbeta[i] += (double)dy[i];
+  }
+}
+
+/* All steps of a backward pass over one group of a sample of one position; sums for gamma and beta are the owner's. */
+static void FN(differentiate_row)(const job *j, int64_t sample, int64_t group, int64_t owner) {
+  const int64_t cols = j->group_channels, channel = group * cols, at = (sample * j->groups + group) * cols;
+  const REAL *weights = tfu_given(&j->gamma->shape) ? (const REAL *)j->gamma->data + channel : NULL;
+  const REAL *stats = (const REAL *)j->stats->data + 2 * (sample * j->groups + group), mean = stats[0], rstd = stats[1];
+  double *dgamma = j->weights.sums ? tfu_fold_sums(&j->weights, owner, 0) + channel : NULL;
+  double *dbeta = j->weights.sums ? tfu_fold_sums(&j->weights, owner, 1) + channel : NULL;
+  double total = 0, products = 0;
+  REAL xs[TFU_TILE], gs[TFU_TILE], ys[TFU_TILE];
+  for (step now = GRAD_SUMS; now <= GRADIENT; now++)
+    for (int64_t col = 0; col < cols; col += TFU_TILE) {
+      const int n = (int)least(cols - col, TFU_TILE);
+      const REAL *x = FN(tfu_load)(j->x->data, j->x->dtype, at + col, n, xs), *gamma = weights ? weights + col : NULL;
+      const REAL *dy = FN(tfu_load)(j->dy->data, j->dy->dtype, at + col, n, gs);
+      if (now == GRAD_SUMS) {
+        total += gamma ? TFU_SUM(n, dy[i] * gamma[i]) : TFU_SUM(n, dy[i]);
+        products += gamma ? TFU_SUM(n, dy[i] * (x[i] - mean) * gamma[i]) : TFU_SUM(n, dy[i] * (x[i] - mean));
+        if (dgamma) FN(add_weight_sums)(dgamma + col, dbeta + col, dy, x, mean, rstd, n);
+        continue;
+      }
+      const double slope = -(double)rstd * rstd * rstd * products / (double)cols, offset = -rstd * total / (double)cols;
+      REAL *y = FN(tfu_room)(j->result->data, j->result->dtype, at + col, ys);
+      FN(gradient_row)(y, dy, x, gamma, mean, (REAL)slope, (REAL)offset, rstd, n);
+      FN(tfu_store)(j->result->data, j->result->dtype, at + col, n, y);
+    }
+}
+
 static void FN(samples_task)(void *arg, int64_t task) {
   const job *j = arg;
   const int64_t end = least((task + 1) * j->per_task, j->samples);
@@ -201,8 +240,11 @@ static void FN(samples_task)(void *arg, int64_t task) {
   REAL *spread = (REAL *)j->spread + task * SPREAD * j->width;
   const step *steps = j->dy ? backward_steps : forward_steps;
   for (int64_t sample = task * j->per_task; sample < end; sample++) {
-    for (int64_t g = 0; j->positions == 1 && !j->dy && g < j->groups; g++) FN(normalise_row)(j, sample, g);
-    if (j->positions == 1 && !j->dy) continue;
+    for (int64_t g = 0; j->positions == 1 && g < j->groups; g++) {
+      if (j->dy) FN(differentiate_row)(j, sample, g, task);
+      else FN(normalise_row)(j, sample, g);
+    }
+    if (j->positions == 1) continue;
     if (j->dy) FN(recall)(j, sample, spread);
     for (int i = 0; i < (j->dy ? TFU_COUNT(backward_steps) : TFU_COUNT(forward_steps)); i++) {
       FN(walk)(j, steps[i], sample, 0, sums, spread);
