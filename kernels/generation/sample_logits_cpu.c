@@ -1,6 +1,5 @@
 /* sample_logits on the CPU: a row is a task. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "kernels/core/cpu/parallel.h"
 #include "kernels/core/cpu/rows_cpu.h"
@@ -14,31 +13,90 @@ typedef struct word {
 typedef struct job {
   tfu_call *call;
   int64_t words;
-  word *words_of; /* each row's */
+  word *words_of; /* each row's, and room for one more */
 } job;
 
-static float logit(const tfu_tensor *t, int64_t at) {
-  float room;
-  return t->dtype == TFU_F64 ? (float)((const double *)t->data)[at] : *tfu_load_f32(t->data, t->dtype, at, 1, &room);
+/* n logits from `at` on, as float. */
+static const float *tile(const tfu_tensor *logits, int64_t at, int n, float *room) {
+  if (logits->dtype != TFU_F64) return tfu_load_f32(logits->data, logits->dtype, at, n, room);
+  for (int i = 0; i < n; i++) room[i] = (float)((const double *)logits->data)[at + i];
+  return room;
 }
 
-/* The more likely first; of equal ones the first. */
-static int by_likelihood(const void *a, const void *b) {
-  const word *p = a, *q = b;
-  const uint32_t x = sample_key(p->x), y = sample_key(q->x);
-  return x != y ? (x < y) - (x > y) : (p->i > q->i) - (p->i < q->i);
+/* The place of a word among all: the more likely is larger, and of equal ones the first. No two have the same. */
+static uint64_t rank(word w) { return (uint64_t)sample_key(w.x) << 32 | (uint32_t)~w.i; }
+
+static void swap(word *a, word *b) {
+  const word was = *a;
+  *a = *b;
+  *b = was;
 }
 
-/* How many of the sorted words are kept. */
-static int64_t kept(const word *w, int64_t n, float temperature, int64_t top_k, float top_p) {
-  uint64_t all = 0, sum = 0;
-  for (int64_t i = 0; i < n; i++) all += sample_mass(w[i].x, w->x, temperature);
-  int64_t k = top_k > 0 && top_k < n ? top_k : n;
-  if (!(top_p < 1)) return k;
-  const double most = (double)(top_p > 0 ? top_p : 0) * (double)all;
-  for (int64_t i = 0; i < k; i++)
-    if ((double)(sum += sample_mass(w[i].x, w->x, temperature)) > most) return i + 1;
-  return k;
+/* What a word adds to the sum that is wanted: its probability, or without a temperature 1. */
+static uint64_t mass(word w, float most, float temperature) {
+  return temperature > 0 ? sample_mass(w.x, most, temperature) : 1;
+}
+
+/* Moves the likeliest words to the front, until their sum is more than `enough`; returns how many these are. They are
+ * in no order: a pivot parts those that are left (quickselect), and the sum tells on which side the last one is. */
+static int64_t keep_until(word *w, int64_t n, double enough, float most, float temperature) {
+  int64_t low = 0, high = n; /* those before low are kept, and those from high on are not */
+  uint64_t before = 0, any = 1;
+  while (low < high) {
+    uint64_t sum = 0;
+    any = any * 6364136223846793005u + 1442695040888963407u; /* no order of words makes all pivots bad */
+    swap(&w[low + (int64_t)((any >> 33) % (uint64_t)(high - low))], &w[high - 1]);
+    const uint64_t pivot = rank(w[high - 1]);
+    int64_t at = low;
+    for (int64_t i = low; i < high - 1; i++)
+      if (rank(w[i]) > pivot) sum += mass(w[i], most, temperature), swap(&w[at++], &w[i]);
+    swap(&w[at], &w[high - 1]);
+    if ((double)(before + sum) > enough) {
+      high = at;
+      continue;
+    }
+    before += sum + mass(w[at], most, temperature);
+    low = at + 1;
+    if ((double)before > enough) break;
+  }
+  return low;
+}
+
+/* Moves the words that are drawn from to the front, and returns how many these are. */
+static int64_t keep(word *w, int64_t n, float most, float temperature, int64_t top_k, float top_p) {
+  uint64_t all = 0;
+  for (int64_t i = 0; i < n && top_p < 1; i++) all += sample_mass(w[i].x, most, temperature);
+  if (top_k > 0 && top_k < n) n = keep_until(w, n, (double)(top_k - 1), most, 0);
+  return top_p < 1 ? keep_until(w, n, (double)(top_p > 0 ? top_p : 0) * (double)all, most, temperature) : n;
+}
+
+/* The likeliest word of a row, of equal ones the first; 0 where none is a number. */
+static int64_t likeliest(const tfu_tensor *logits, int64_t row, int64_t words) {
+  float best = -INFINITY;
+  int64_t id = 0;
+  for (TFU_EACH_TILE(at, count, 0, words)) {
+    float room[TFU_TILE];
+    const float *x = tile(logits, row * words + at, (int)count, room);
+    const float most = tfu_greatest_f32(x, (int)count);
+    if (most <= best) continue; /* not where one is NaN */
+    for (int64_t i = 0; i < count; i++)
+      if (x[i] > best) best = x[i], id = at + i;
+  }
+  return id;
+}
+
+/* Those words of a row that are numbers; returns how many. */
+static int64_t read_row(const tfu_tensor *logits, int64_t row, int64_t words, word *w) {
+  int64_t n = 0;
+  for (TFU_EACH_TILE(at, count, 0, words)) {
+    float room[TFU_TILE];
+    const float *x = tile(logits, row * words + at, (int)count, room);
+    for (int64_t i = 0; i < count; i++) {
+      w[n] = (word){.x = x[i], .i = (uint32_t)(at + i)};
+      n += w[n].x == w[n].x;
+    }
+  }
+  return n;
 }
 
 static void draw(void *arg, int64_t row) {
@@ -48,23 +106,16 @@ static void draw(void *arg, int64_t row) {
   const int64_t top_k = ((const int64_t *)in[2].data)[row];
   const uint64_t seed = (uint64_t)((const int64_t *)in[4].data)[row],
                  step = (uint64_t)((const int64_t *)in[5].data)[row];
-  word *w = j->words_of + row * j->words, most = {.x = -INFINITY};
-  int64_t n = 0;
-  for (int64_t i = 0; i < j->words; i++) {
-    const float x = logit(&in[0], row * j->words + i);
-    if (x == x) w[n++] = (word){.x = x, .i = (uint32_t)i};
-    if (x > most.x) most = w[n - 1];
-  }
+  word *w = j->words_of + row * (j->words + 1);
   int64_t *id = (int64_t *)j->call->out[0].data + row;
-  *id = most.i;
-  if (!n || !(temperature > 0)) return;
-  if ((top_k > 0 && top_k < n) || top_p < 1) {
-    qsort(w, (size_t)n, sizeof *w, by_likelihood);
-    n = kept(w, n, temperature, top_k, top_p);
-  }
+  *id = likeliest(&in[0], row, j->words);
+  if (!(temperature > 0) || !j->words) return;
+  float room;
+  const float most = *tile(&in[0], row * j->words + *id, 1, &room);
+  const int64_t n = keep(w, read_row(&in[0], row, j->words, w), most, temperature, top_k, top_p);
   float best = -INFINITY;
   for (int64_t i = 0; i < n; i++) {
-    const float score = sample_score(w[i].x, most.x, temperature, seed, step, w[i].i);
+    const float score = sample_score(w[i].x, most, temperature, seed, step, w[i].i);
     if (score > best || (score == best && w[i].i < *id)) best = score, *id = w[i].i;
   }
 }
@@ -73,7 +124,7 @@ tfu_code tfu_sample_logits_cpu(tfu_call *call) {
   const int64_t rows = call->in[0].shape.dim[0];
   job j = {.call = call, .words = call->in[0].shape.dim[1]};
   void *memory;
-  TFU_TRY(tfu_scratch(call, (size_t)(rows * j.words) * sizeof *j.words_of, &memory));
+  TFU_TRY(tfu_scratch(call, (size_t)(rows * (j.words + 1)) * sizeof *j.words_of, &memory));
   j.words_of = memory;
   tfu_parallel(rows, draw, &j);
   return TFU_OK;
