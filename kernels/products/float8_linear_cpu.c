@@ -21,6 +21,9 @@ typedef struct round_job {
   void *tops;                   /* the largest |v| of each row, of the arithmetic type */
 } round_job;
 
+typedef uint32_t word_f32;
+typedef uint64_t word_f64;
+
 #define TFU_SELF "kernels/products/float8_linear_cpu.c"
 #include "kernels/core/cpu/stamp.h"
 TFU_BY_REAL(tfu_float8_linear_cpu)
@@ -30,16 +33,46 @@ TFU_BY_REAL(tfu_float8_linear_grad_cpu)
 
 /* ---- rounding ---- */
 
-/* As float8_code rounds, from any type. */
-static REAL FN(nearest)(REAL v, int e5m2) {
+static inline FN(word) FN(bits)(REAL v) {
+  FN(word) bits;
+  memcpy(&bits, &v, sizeof bits);
+  return bits;
+}
+static inline REAL FN(real)(FN(word) bits) {
+  REAL v;
+  memcpy(&v, &bits, sizeof v);
+  return v;
+}
+
+/* A format in the bits of REAL: the exponent of the least normal number, and how far above a number's exponent that of
+ * the number is beside which a step is the last bit. */
+typedef struct FN(format) {
+  FN(word) least, up;
+  REAL largest;
+} FN(format);
+static FN(format) FN(format_of)(int e5m2) {
   const float8_format f = float8_of(e5m2);
-  const REAL a = fabs(v);
-  int e;
-  if (v != v) return v;
-  if (a >= (REAL)f.largest) return copysign((REAL)f.largest, v);
-  frexp(a, &e);
-  const REAL step = ldexp((REAL)1, (e - 1 > f.least ? e - 1 : f.least) - f.fraction);
-  return copysign(rint(a / step) * step, v);
+  const int digits = sizeof(REAL) == sizeof(double) ? 52 : 23;
+  const FN(word) one = FN(bits)(1);
+  return (FN(format)){.least = one + ((FN(word))f.least << digits),
+                      .up = (FN(word))(digits - f.fraction) << digits,
+                      .largest = (REAL)f.largest};
+}
+
+/* v in the precision of float8, as float8_code rounds it: adding and taking away 1.5 * 2^k, beside which steps of that
+ * size are the last bit, rounds to the nearest, of two to the even one. */
+static inline REAL FN(nearest)(REAL v, FN(format) f) {
+  const FN(word) sign = (FN(word))1 << (8 * sizeof v - 1), infinity = FN(bits)((REAL)INFINITY);
+  const FN(word) magnitude = FN(bits)(v) & ~sign, exponent = magnitude & infinity;
+  const REAL a = FN(real)(magnitude), magic = FN(real)((exponent < f.least ? f.least : exponent) + f.up) * (REAL)1.5;
+  const REAL near = (a + magic) - magic, most = a >= f.largest ? f.largest : near;
+  return magnitude > infinity ? v : FN(real)(FN(bits)(most) | (FN(bits)(v) & sign));
+}
+
+/* line[i] = v[i], rounded where it is divided by by[i], for n numbers. */
+static void FN(round_line)(REAL *line, const REAL *v, const REAL *by, int e5m2, int n) {
+  const FN(format) f = FN(format_of)(e5m2);
+  TFU_VECTORISED(i, n) line[i] = FN(nearest)(v[i] / by[i], f) * by[i];
 }
 
 /* NaN where one is. */
@@ -60,12 +93,14 @@ static void FN(round_rows)(void *arg, int64_t begin, int64_t end) {
     for (TFU_EACH_TILE(at, n, 0, j->cols)) {
       const uint8_t *code = (const uint8_t *)j->from.data + row * j->cols + at;
       const REAL *v = codes ? NULL : FN(tfu_load)(j->from.data, j->from.dtype, row * j->cols + at, (int)n, buffer);
-      for (int64_t i = 0; i < n; i++) {
-        const REAL by = j->scale ? (REAL)j->scale[row * j->scale_row + (at + i) * j->scale_col] : own;
-        to[(at + i) * j->to_col] = codes        ? (REAL)float8_value(code[i], e5m2) * by
-                                   : j->rounded ? FN(nearest)(v[i] / by, e5m2) * by
-                                                : v[i];
-      }
+      REAL by[TFU_TILE], line[TFU_TILE];
+      for (int64_t i = 0; i < n; i++)
+        by[i] = j->scale ? (REAL)j->scale[row * j->scale_row + (at + i) * j->scale_col] : own;
+      if (codes)
+        for (int64_t i = 0; i < n; i++) line[i] = (REAL)float8_value(code[i], e5m2) * by[i];
+      else if (j->rounded) FN(round_line)(line, v, by, e5m2, (int)n);
+      else memcpy(line, v, (size_t)n * sizeof *line);
+      for (int64_t i = 0; i < n; i++) to[(at + i) * j->to_col] = line[i];
     }
   }
 }
