@@ -45,6 +45,8 @@ def test_ranges():
     assert 2.5 < normal.range("entropy") <= normal.most
     heavy = histogram(RNG.standard_t(2, size=10**5).astype("float32"))
     assert heavy.range("entropy") < 0.5 * heavy.most
+    for far, least in ((RNG.uniform(1, 2, 10**4), 1.9), (RNG.integers(0, 10, 10**4), 8.9), (RNG.normal(290, 10, 10**4), 300)):
+        assert histogram(far.astype("float32")).range("entropy") > least  # all are far from 0
 
 
 def model():
@@ -127,6 +129,53 @@ def test_layers_that_lose_too_much_stay():
     assert all(layer.quantization_mode is None for layer in made.layers if hasattr(layer, "lora_enabled"))
 
 
+def double(x):
+    return 2 * x
+
+
+def test_errors_are_those_of_the_layer_itself():
+    """Of functions that no configuration has, and of LoRA weights with a factor of their own."""
+    x = RNG.normal(size=(64, 16)).astype("float32")
+    made = keras.Sequential([keras.Input((16,)), keras.layers.Dense(8, activation=double, name="own"),
+                             keras.layers.EinsumDense("ab,bc->ac", (4,), bias_axes="c", activation=lambda y: y + 1)])
+    made.layers[0].enable_lora(2, lora_alpha=16)
+    made.layers[0].lora_kernel_b.assign(RNG.normal(size=made.layers[0].lora_kernel_b.shape))
+    before = made.predict(x, verbose=0)
+    errors = [row.error for row in tfuse.calibrate(made, x, "max").rows]
+    assert all(0 < error < 0.02 for error in errors)
+    np.testing.assert_allclose(made.predict(x, verbose=0), before, atol=0.05 * np.abs(before).max())
+
+
+def test_what_cannot_be_known_stays():
+    made = keras.Sequential([keras.Input((6, 16)), keras.layers.TimeDistributed(keras.layers.Dense(4)), keras.layers.Dense(3)])
+    x = RNG.normal(size=(8, 6, 16)).astype("float32")
+    before = made.predict(x, verbose=0)
+    of_time, last = tfuse.calibrate(made, x, "max").rows
+    assert not of_time.quantized and "multiplies by its kernel as it is" in of_time.why and last.quantized
+    assert np.abs(made.predict(x, verbose=0) - before).max() < 0.1 * np.abs(before).max()
+    broken = model()
+    broken.layers[0].kernel.assign(np.full(broken.layers[0].kernel.shape, np.nan))
+    with pytest.raises(ValueError, match="dense: there are inputs that are infinite or no numbers"):
+        tfuse.calibrate(broken, x, "max")
+    alone = keras.Sequential([keras.Input((16,)), keras.layers.Dense(4)])
+    alone.layers[0].kernel.assign(np.full((16, 4), np.nan))
+    assert not tfuse.calibrate(alone, x[0], "max", most_error=0.5).rows[0].quantized
+
+    class Compiled(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(4)
+            self.run = tf.function(lambda x: self.dense(x))
+
+        def call(self, x):
+            return self.run(x)
+
+    made = Compiled()
+    made(x[0])
+    with pytest.raises(ValueError, match="is called by a tf.function, where its inputs cannot be read"):
+        tfuse.calibrate(made, x[0, :5], "max")
+
+
 def test_data_come_as_fit_takes_them():
     x, y = RNG.normal(size=(40, 6, 16)).astype("float32"), np.zeros(40)
     pairs = tf.data.Dataset.from_tensor_slices((x, y))
@@ -174,6 +223,10 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     tfuse.calibrate(made, x, "max")
     np.testing.assert_allclose(keras.saving.load_model(tmp_path / "small.keras").predict(x, verbose=0),
                                made.predict(x, verbose=0), atol=1e-5)
+    (tmp_path / "small.keras").unlink()
+    with pytest.raises(SystemExit, match="--plot: Format 'none' is not supported"):  # after what was asked for is saved
+        main([*arguments, "--save", str(tmp_path / "small.keras"), "--plot", str(tmp_path / "ranges.none")])
+    assert (tmp_path / "small.keras").exists()
     with pytest.raises(SystemExit, match="--save must name a .keras file, got small.h5"):
         main(["calibrate", "none.keras", "--data", "none.npy", "--save", "small.h5"])
     monkeypatch.delattr(keras.quantizers, "Int8QuantizationConfig")

@@ -139,6 +139,15 @@ def test_parts_that_lose_too_much_stay():
     np.testing.assert_allclose(none.model.predict(x, verbose=0), before, rtol=1e-4, atol=1e-5)
 
 
+def test_images_of_several_sizes():
+    """The error is of those that have the size of the first at every place: here both have results of one size."""
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((None, None, 16))
+    made = keras.Model(inputs, keras.layers.Conv2D(16, 3, 2, "same", activation="relu")(inputs))
+    row, = tfuse.calibrate(made, [RNG.normal(size=(1, size, size, 16)).astype("float32") for size in (19, 20)], "max").rows
+    assert row.quantized and row.error < 0.05
+
+
 def test_what_others_see_is_a_float():
     """A result of the model, and what a layer of floats takes, beside convolutions that take the same as int8; a Sequential."""
     keras.utils.set_random_seed(3)

@@ -187,6 +187,27 @@ def test_lora_beside_a_quantized_kernel_trains(form, layer):
 
 
 @BY_FORMATS
+def test_lora_that_gptq_has_quantised():
+    """It is a part of the kernel then, and Keras adds nothing."""
+    layer, x = one("Dense", "gptq", "float32", (3, 24)), tf.constant(RNG.normal(size=(3, 24)), tf.float32)
+    want = layer(x)
+    layer.lora_enabled = True
+    with tfuse.enabled():
+        np.testing.assert_allclose(layer(x), want, rtol=1e-4, atol=1e-4)
+
+
+@BY_FORMATS
+def test_an_int4_embedding_in_a_mixed_policy():
+    """Its scales are float32 inside of a model, and its rows of 16 bits."""
+    layer = keras.layers.Embedding(32, 8, dtype="mixed_bfloat16")
+    made = keras.Sequential([keras.Input([3], dtype="int32"), layer])
+    layer.quantize("int4", config=keras.quantizers.Int4QuantizationConfig(block_size=4))
+    want = made(TOKENS)
+    with tfuse.enabled():
+        np.testing.assert_array_equal(made(TOKENS), want)
+
+
+@BY_FORMATS
 def test_lora_without_an_alpha():
     """As layers are before Keras 3.10."""
     layer, x = one("Dense", "int8", "float32", (3, 24)), tf.constant(RNG.normal(size=(3, 24)), tf.float32)

@@ -48,8 +48,11 @@ def main(arguments):
         print(error, file=sys.stderr)
         return 1
     print(found)
-    if chosen.plot:
-        found.plot(chosen.plot)
     if chosen.save:
         found.model.save(chosen.save)
+    if chosen.plot:
+        try:
+            found.plot(chosen.plot)
+        except (ImportError, OSError, ValueError) as error:
+            raise SystemExit("--plot: %s" % error)
     return 0

@@ -99,8 +99,9 @@ def calibrate(model, data, method="entropy", bits=8, percentile=99.99, most_erro
     Args:
       model: a Keras model that is built. Layers of classes that are made of Dense, EinsumDense or Conv2D stay, and so do
         convolutions of models that are not functional.
-      data: inputs, or (inputs, targets), as fit() takes them: an array or a dict or tuple of arrays, which is cut into batches
-        of 32; or batches of such: a tf.data.Dataset, a list or a generator. Targets are left out.
+      data: inputs, or (inputs, targets), as fit() takes them: an array or a dict of arrays, or ((array, array),) for a model
+        of two inputs, which is cut into batches of 32; or batches of such: a tf.data.Dataset, a list or a generator. Targets
+        are left out.
       method: how a range is chosen. "max": the largest value. "percentile": so many percent of values are inside. "mse": the
         least mean square error of the rounded values. "entropy": the least Kullback-Leibler divergence, as TensorRT does it.
       bits: 8.
@@ -113,8 +114,8 @@ def calibrate(model, data, method="entropy", bits=8, percentile=99.99, most_erro
 
     Raises:
       RuntimeError: a Keras that has no Int8QuantizationConfig.
-      ValueError: an unknown method, other bits, no data or data without an end, no layers, or inputs of a layer that are
-        infinite or no numbers.
+      ValueError: an unknown method, other bits, no data or data without an end, no layers, inputs of a layer that are infinite
+        or no numbers, or a layer that a tf.function calls.
 
     Example:
       model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(32, "relu"), keras.layers.Dense(4)])
@@ -135,7 +136,9 @@ def calibrate(model, data, method="entropy", bits=8, percentile=99.99, most_erro
     if not layers and not parts:
         raise ValueError("calibrate: the model has no Dense or EinsumDense layer that is built and not quantised, and no Conv2D "
                          "layer of a functional model")
-    seen = [_Seen(layer) for layer in layers]
+    # Keras calls their call() itself, which would take codes for the kernel.
+    timed = {id(layer.layer) for layer in model._flatten_layers() if isinstance(layer, keras.layers.TimeDistributed)}
+    seen = [_Seen(layer, "TimeDistributed multiplies by its kernel as it is" if id(layer) in timed else "") for layer in layers]
     tensors = {key: _SeenTensor(t) for key, t in convolutions.watched(parts).items()}
     runner = keras.Model(graph.model._inputs_struct, [t.tensor for t in tensors.values()] + graph.model.outputs) if parts else model
     _run(runner, data, seen, tensors, sys.stderr.isatty() if progress is None else progress)
@@ -160,7 +163,7 @@ def calibrate(model, data, method="entropy", bits=8, percentile=99.99, most_erro
 def _row(path, histogram, range, why, error, most_error):
     """why: a reason to leave the layer that is known beforehand, or "". Only then error, a function, measures."""
     found = 0.0 if why else error()
-    why = why or ("its error is larger" if most_error is not None and found > most_error else "")
+    why = why or ("its error is larger" if most_error is not None and not found <= most_error else "")
     return Row(path, histogram.most, range, histogram.clipped(range) if range else 0.0, found, not why, why)
 
 
@@ -173,8 +176,9 @@ def _part_row(part, tensors, ranges, most_error):
 
 def _part_error(part, tensors, ranges):
     """Of its results in floats, from rounded inputs."""
-    rounded = [Quantize(ranges[id(t)])(tensors[id(t)].images()) for t in (part.x, part.residual) if t is not None]
-    want = np.asarray(tensors[id(part.y)].images(), "float64")
+    inputs = [t for t in (part.x, part.residual) if t is not None]
+    *images, want = _images(*(tensors[id(t)] for t in (*inputs, part.y)))
+    rounded, want = [Quantize(ranges[id(t)])(image) for t, image in zip(inputs, images)], np.asarray(want, "float64")
     return _relative(part.layer(ranges, narrow=False)(rounded if len(rounded) > 1 else rounded[0]), want)
 
 
@@ -188,7 +192,7 @@ class _SeenTensor:
     """What a tensor between layers was."""
 
     def __init__(self, tensor):
-        self.tensor, self.histogram, self._images = tensor, Histogram(), []
+        self.tensor, self.histogram, self.images = tensor, Histogram(), []
 
     def see(self, value):
         try:
@@ -196,12 +200,16 @@ class _SeenTensor:
         except ValueError as error:
             raise ValueError("calibrate: the results of %s: %s" % (
                 self.tensor._keras_history.operation.name, str(error).replace("inputs", "numbers"))) from error
-        missing = IMAGES - sum(len(images) for images in self._images)
+        missing = IMAGES - sum(len(images) for images in self.images)
         if missing > 0:
-            self._images.append(value[:missing])
+            self.images.append(value[:missing])
 
-    def images(self):
-        return tf.concat([i for i in self._images if i.shape[1:] == self._images[0].shape[1:]], 0)
+
+def _images(*tensors):
+    """What was kept of each, of those batches in which all have the sizes that they had in the first."""
+    alike = [batch for batch in zip(*(t.images for t in tensors))
+             if all(images.shape[1:] == t.images[0].shape[1:] for t, images in zip(tensors, batch))]
+    return [tf.concat(images, 0) for images in zip(*alike)]
 
 
 def _quantize(layer, range):
@@ -211,8 +219,9 @@ def _quantize(layer, range):
 class _Seen:
     """What a layer was given."""
 
-    def __init__(self, layer):
-        self.layer, self.histogram, self.sample, self._rows = layer, Histogram(), [], 0
+    def __init__(self, layer, why=""):
+        """why: it cannot be quantised, or ""."""
+        self.layer, self._why, self.histogram, self.sample, self._rows = layer, why, Histogram(), [], 0
 
     @contextlib.contextmanager
     def watched(self):
@@ -230,6 +239,8 @@ class _Seen:
             del self.layer.call
 
     def _see(self, inputs):
+        if not tf.executing_eagerly():
+            raise ValueError("calibrate: %s is called by a tf.function, where its inputs cannot be read" % self.layer.path)
         try:
             self.histogram.add(inputs)
         except ValueError as error:
@@ -251,17 +262,23 @@ class _Seen:
         self._rows += self.sample[-1].shape[0] * rows
 
     def row(self, range, most_error):
-        why = "" if range else "its inputs were all 0" if self.sample else "it was not called"
+        why = self._why or "" if range else "its inputs were all 0" if self.sample else "it was not called"
         why = why or ("Keras has no int8 in float16" if self.layer.compute_dtype == "float16" else "")
         return _row(self.layer.path, self.histogram, range, why, lambda: self._error(range), most_error)
 
     def _error(self, range):
-        """Of a copy that is quantised."""
-        alike = [x for x in self.sample if x.shape[1:] == self.sample[0].shape[1:]]
-        x, copy = tf.concat(alike, 0), type(self.layer).from_config(self.layer.get_config())
+        """Of a copy that is quantised. It is not made of the layer's configuration, from which functions cannot be read."""
+        layer, alike = self.layer, [x for x in self.sample if x.shape[1:] == self.sample[0].shape[1:]]
+        x, options = tf.concat(alike, 0), {"activation": layer.activation, "dtype": layer.dtype_policy}
+        if isinstance(layer, keras.layers.EinsumDense):
+            copy = type(layer)(layer.equation, layer.partial_output_shape, bias_axes=layer.bias_axes, **options)
+        else:
+            copy = type(layer)(layer.units, use_bias=layer.use_bias, **options)
         copy.build(x.shape)
-        copy.set_weights(self.layer.get_weights())
-        want = np.asarray(tf.cast(self.layer(x), tf.float32), "float64")
+        if layer.lora_enabled:
+            copy.enable_lora(layer.lora_rank, lora_alpha=layer.lora_alpha)
+        copy.set_weights(layer.get_weights())
+        want = np.asarray(tf.cast(layer(x), tf.float32), "float64")
         _quantize(copy, range)
         return _relative(copy(x), want)
 

@@ -69,7 +69,9 @@ class Histogram:
         if not counts.any():
             return self.most
         least, best = np.inf, BINS
-        for bins in range(FIRST, BINS + 1):
+        # A range that few values are inside is no candidate: of one bin the divergence is 0, whatever is clipped to it.
+        first = max(FIRST, int(np.searchsorted(np.cumsum(counts), 0.99 * counts.sum())) + 1)
+        for bins in range(first, BINS + 1):
             inside, some = counts[:bins], counts[:bins] > 0
             clipped = inside.copy()
             clipped[-1] += counts[bins:].sum()

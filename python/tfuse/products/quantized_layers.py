@@ -157,7 +157,8 @@ def why_not(layer, x):
 
 def serve(layer, x):
     """What a quantised Dense or EinsumDense computes."""
-    added = _of_lora(layer, x) if layer.lora_enabled else None
+    # What gptq and awq have quantised is the sum of the kernel and its LoRA weights.
+    added = _of_lora(layer, x) if layer.lora_enabled and layer.quantization_mode in ("int8", "int4") else None
     if isinstance(layer, keras.layers.EinsumDense):
         x, bias, shape = as_product(layer, x, _shape(layer))
     else:
@@ -248,7 +249,8 @@ def looked_up(layer, inputs):
     else:
         groups = keras.ops.arange(layer._orig_output_dim, dtype="int32") // block
         of = lambda table: keras.ops.take(table, groups, axis=-1)
-        rows = (rows - keras.ops.cast(of(take(layer.embeddings_zero)), scale.dtype)) * of(scale)
+        zero = keras.ops.cast(of(take(layer.embeddings_zero)), scale.dtype)
+        rows = keras.ops.multiply(keras.ops.subtract(rows, zero), of(scale))  # in a mixed policy, of float32
     if layer.lora_enabled:
         added = keras.ops.matmul(take(layer.lora_embeddings_a), layer.lora_embeddings_b)
         rows = keras.ops.cast(keras.ops.add(rows, _lora_factor(layer) * added), layer.compute_dtype)
