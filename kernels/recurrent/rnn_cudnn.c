@@ -46,6 +46,7 @@ typedef struct layer_key {
 
 /* Descriptors and sizes in bytes; work and reserve for inference, then for training. */
 typedef struct layer {
+  atomic_int trained; /* once: a gradient may be to come, which has to find cuDNN's own reserve */
   atomic_int refused; /* by cuDNN, when it was asked or when it ran: from then on nobody asks */
   cudnnRNNDescriptor_t rnn;
   cudnnDropoutDescriptor_t dropout;
@@ -227,7 +228,10 @@ static tfu_code forward(work *w, int *served) {
       w->l->state, w->key.lstm ? tfu_given_data(&from[TFU_RNN_C]) : NULL, w->key.lstm ? out[TFU_RNN_LAST].data : NULL,
       w->l->weights, w->weights, w->l->work[training], w->space, training ? w->l->reserve[1] : 0,
       training ? kept->data : NULL);
-  if (status) atomic_store(&w->l->refused, 1);
+  if (training && !status) atomic_store(&w->l->trained, 1);
+  if (status && !atomic_load(&w->l->trained)) atomic_store(&w->l->refused, 1);
+  if (status && !atomic_load(&w->l->refused) && training)
+    return tfu_cudnn_code(w->s->dnn, status, "cudnnRNNForward", w->call->err);
   *served = !status;
   w->call->kernel = "cuDNN recurrent layer";
   return TFU_OK;

@@ -69,6 +69,12 @@ def test_states_of_a_functional_model():
 
 def test_no_steps(device):
     assert tfuse.LinearRecurrence(5)(tf.zeros([2, 0, 4])).shape == [2, 0, 5]
+    for reverse in (False, True):
+        layer = tfuse.LinearRecurrence(5, return_state=True, reverse=reverse)
+        assert np.all(layer(tf.zeros([2, 0, 4]))[1] == tf.zeros([2, 5]))
+        of_any = tf.function(layer, input_signature=[tf.TensorSpec([2, None, 4]), tf.TensorSpec([2, 5])])
+        assert np.all(of_any(tf.zeros([2, 0, 4]), tf.ones([2, 5]))[1] == tf.ones([2, 5]))
+        assert np.allclose(of_any(tf.ones([2, 3, 4]), tf.ones([2, 5]))[1], layer(tf.ones([2, 3, 4]), tf.ones([2, 5]))[1])
 
 
 def test_states_that_nothing_enters(device):
@@ -92,5 +98,7 @@ def test_states_that_nothing_enters(device):
 def test_what_is_refused():
     with pytest.raises(ValueError, match="form must be one of min_gru, rg_lru, got 'lru'"):
         tfuse.LinearRecurrence(4, "lru")
+    with pytest.raises(ValueError, match="units must be a positive integer, got 0"):
+        tfuse.LinearRecurrence(0)
     with pytest.raises(ValueError, match="an rg_lru of 4 units takes as many channels"):
         tfuse.LinearRecurrence(4, "rg_lru")(tf.zeros([2, 3, 5]))

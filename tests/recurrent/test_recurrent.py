@@ -1,5 +1,6 @@
 """Recurrent layers beyond their cases: what is not given, Keras's layers with all their options, and what is left to Keras."""
 
+import contextlib
 import subprocess
 import sys
 
@@ -128,6 +129,38 @@ def test_wrapped_layers(made, mask):
         tf.nest.assert_same_structure(some, want)
         for a, b in zip(tf.nest.flatten(some), tf.nest.flatten(want)):
             assert np.allclose(a, b, atol=1e-5)
+
+
+def test_first_states_of_a_stack():
+    """A state that is in no list comes back in none."""
+    layer, x = keras.layers.RNN([keras.layers.LSTMCell(5), keras.layers.GRUCell(4)], return_state=True), draw(3, 4, 2)
+    states = [[draw(3, 5), draw(3, 5)], draw(3, 4)]
+    want, ran = layer(x, initial_state=states), since_now()
+    with tfuse.enabled():
+        got = layer(x, initial_state=states)
+    assert ran(op="Recurrence", when="ran")
+    tf.nest.assert_same_structure(got, want)
+    for a, b in zip(tf.nest.flatten(got), tf.nest.flatten(want)):
+        assert np.allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize("layer, given, error", [(keras.layers.LSTM, 1, IndexError), (keras.layers.GRU, 2, None)])
+def test_first_states_that_are_too_few_or_too_many(layer, given, error):
+    """Keras takes the first of too many, and says that there are too few."""
+    made, x, states, ran = layer(5), draw(3, 4, 2), [draw(3, 5) for _ in range(given)], since_now()
+    with pytest.raises(error) if error else contextlib.nullcontext():
+        want = made(x, initial_state=states)
+    with tfuse.enabled(), pytest.raises(error) if error else contextlib.nullcontext():
+        assert np.allclose(made(x, initial_state=states), want, atol=1e-6)
+    assert any("not as many as the cells have" in row["why"] for row in ran())
+
+
+def test_activations_that_keras_takes_for_its_own():
+    """jit_compile=True stays on for them: were they left to Keras, it would call cuDNN where XLA cannot."""
+    layer, x, ran = keras.layers.LSTM(5, activation=tf.tanh, recurrent_activation=keras.ops.sigmoid), draw(3, 4, 2), since_now()
+    want = layer(x)
+    with tfuse.enabled():
+        assert np.allclose(layer(x), want, atol=1e-5) and ran(op="Recurrence", when="ran")
 
 
 @pytest.mark.parametrize("cell", [keras.layers.LSTMCell, keras.layers.GRUCell])

@@ -28,6 +28,8 @@ SLOPE_FROM_RESULT = ("relu", "relu6", "leaky_relu")  # of these it can be told f
 _NAMES = {None: "linear", "swish": "silu", "hard_silu": "hard_swish"}
 _NAMES.update({getattr(keras.activations, name): _NAMES.get(name, name)
                for name in [*PLAIN, "hard_silu"] if hasattr(keras.activations, name)})
+# What Keras takes for its own two, where it asks whether cuDNN serves an LSTM.
+_NAMES.update({getattr(module, name): name for module in (tf, keras.ops) for name in ("tanh", "sigmoid")})
 
 
 def activation_name(activation):

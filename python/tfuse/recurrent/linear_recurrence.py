@@ -38,7 +38,8 @@ class LinearRecurrence(Layer):
     layer has units. Gates and states are float32, or float64.
 
     A call takes initial_state=, the state before the first step, and mask=, [batch, steps]; a step that the mask has not leaves
-    the state as it is.
+    the state as it is. In mixed precision Keras rounds initial_state to 16 bits, as it does all that a layer is given; and with
+    initial_state it does not pass on the mask of an Embedding, so give that as well.
 
     Args:
       units: channels of the result.
@@ -58,6 +59,8 @@ class LinearRecurrence(Layer):
                  kernel_initializer="glorot_uniform", bias_initializer="zeros", kernel_regularizer=None, bias_regularizer=None,
                  kernel_constraint=None, bias_constraint=None, **kwargs):
         super().__init__(**kwargs)
+        if not isinstance(units, int) or units < 1:
+            raise ValueError("LinearRecurrence: units must be a positive integer, got %r" % (units,))
         if form not in _FORMS:
             raise ValueError("LinearRecurrence: form must be one of %s, got %r" % (", ".join(_FORMS), form))
         self.units, self.form, self.reverse = units, form, reverse
@@ -89,7 +92,11 @@ class LinearRecurrence(Layer):
         h = scan_linear(a, b, cast(initial_state), axis=1, reverse=self.reverse)
         if self.return_sequences and not self.return_state:  # of sequences that may have no steps
             return tf.cast(h, x.dtype)
-        last = h[:, 0 if self.reverse else -1]
+        if h.shape[1]:
+            last = h[:, 0 if self.reverse else -1]
+        else:  # of sequences that may have no steps it is the first state
+            first = tf.zeros([tf.shape(h)[0], self.units], dtype) if initial_state is None else cast(initial_state)
+            last = tf.concat([h, first[:, None]], 1)[:, 0] if self.reverse else tf.concat([first[:, None], h], 1)[:, -1]
         y = tf.cast(h if self.return_sequences else last, x.dtype)
         return (y, last) if self.return_state else y
 

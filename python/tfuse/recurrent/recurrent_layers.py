@@ -11,6 +11,7 @@ from tfuse.elementwise.scale_bias_act import known_activation
 from tfuse.recurrent.rnn import gru, lstm
 
 _KINDS = {keras.layers.LSTMCell: "lstm", keras.layers.GRUCell: "gru"}  # a class made of one of these may compute something else
+_STATES = {"lstm": 2, "gru": 1}
 
 
 def one_mask(mask):
@@ -24,6 +25,12 @@ def _is_stack(layer):
 
 def _cells(layer):
     return layer.cell.cells if _is_stack(layer) else [layer.cell]
+
+
+def _first_states(layer, initial_state):
+    """Of each cell, the states that it begins with, as a list."""
+    return [list(states) if isinstance(states, (list, tuple)) else [states]
+            for states in (initial_state if _is_stack(layer) else [initial_state])]
 
 
 @reason
@@ -47,6 +54,11 @@ def why_not(layer, sequences, initial_state, mask, training=False):
             yield known_activation(activation)[1] is not None and "%s is not in the table of activations" % getattr(
                 activation, "__name__", activation)
     yield sequences.shape.rank != 3 and "the input is not [batch, steps, features]"
+    first = _first_states(layer, initial_state)
+    yield [len(states) for states in first] != [_STATES[_KINDS[type(cell)]] for cell in _cells(layer)] and (
+        "the first states are not as many as the cells have")
+    yield any(state.dtype != sequences.dtype for states in first for state in states) and (
+        "the first states are of another dtype than the input")
     mask = one_mask(mask)
     yield mask is not None and len(mask.shape) != 2 and "the mask is not [batch, steps]"
 
@@ -59,9 +71,9 @@ def loop(own, layer, sequences, initial_state, mask, training=False):
     if layer.go_backwards:
         sequences, mask = tf.reverse(sequences, [1]), None if mask is None else tf.reverse(mask, [1])
     y, after = sequences, []
-    for cell, states in zip(cells, initial_state if stack else [initial_state]):
-        y, *states = _over(cell, y, states if isinstance(states, (list, tuple)) else [states], mask, training)
-        after.append(states)
+    for cell, states, given in zip(cells, _first_states(layer, initial_state), initial_state if stack else [[]]):
+        y, *states = _over(cell, y, states, mask, training)
+        after.append(states if isinstance(given, (list, tuple)) else states[0])
     if mask is not None:
         shown = mask if layer.zero_output_for_mask else tf.cumsum(tf.cast(mask, tf.int32), 1) > 0
         y = tf.where(shown[:, :, None], y, tf.zeros([], y.dtype))

@@ -81,8 +81,9 @@ def lstm(x, kernel, recurrent_kernel, bias=None, h=None, c=None, mask=None, acti
          reverse=False, recurrent_scale=None, training=None):
     """Returns all states h of an LSTM, and the last h and c: what keras.layers.LSTM computes, with its weights.
 
-    On a GPU, without a mask or recurrent_scale and with these activations, it is cuDNN's layer, inside XLA too. Otherwise the
-    inputs of all steps are one product, tfuse.linear, and all that follows from step to step is one op; and so is its gradient.
+    On a GPU, without a mask or recurrent_scale and with these activations, the whole layer is one op, by cuDNN where that is
+    faster, inside XLA too. Otherwise the inputs of all steps are one product, tfuse.linear, and all that follows from step to
+    step is one op; and so is its gradient.
 
     Args:
       x: float tensor, [batch, steps, features].
