@@ -80,6 +80,12 @@ def quantised():
     return lm
 
 
+def quantised_experts():
+    lm = fresh("QwenMoe", num_layers=1, mlp_only_layers=[], hidden_dim=32, shared_expert_intermediate_dim=32)
+    lm.quantize("int8")
+    return lm
+
+
 def mixed_experts():
     """Which compute in another dtype than the rest."""
     lm = fresh("Mixtral", num_layers=1, dtype="bfloat16")
@@ -129,6 +135,7 @@ LEFT = {
         vocabulary_size=97, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=8)), "(ALiBi)"),
     "Falcon": (lambda: keras_hub.models.FalconCausalLM(keras_hub.models.FalconBackbone(
         vocabulary_size=97, num_layers=1, num_attention_heads=2, hidden_dim=8, intermediate_dim=8)), "(ALiBi)"),
+    "quantised experts": (quantised_experts, "shared_expert_dense is quantised, and steps have experts in floats alone"),
     "mixed experts": (mixed_experts, "experts computes in float32, and the model in bfloat16"),
     "beyond": (lambda: fresh("Phi3, su", num_layers=1, pretraining_sequence_length=8), "has 8 positions, and rows are of 12"),
     "both ways": (lambda: fresh("Gemma3", num_layers=1, use_bidirectional_attention=True), "tokens attend to those after them"),
@@ -163,6 +170,16 @@ def test_models_that_are_left(on, name):
     lm.generate_function = keras_hubs
     assert lm.make_generate_function()(prompts([4], 12)) == "KerasHub's own"
     assert len(reasons(told)) == 1 and why in reasons(told)[0]
+
+
+def test_texts_of_a_model_that_reads_images(on):
+    """Its preprocessor has images for texts, too: none."""
+    lm, inputs, told = model("Gemma3"), prompts([4, 7], 12), since_now()
+    want = lm.make_generate_function()(inputs)
+    images = {"images": np.zeros([2, 0, 16, 16, 3]), "vision_mask": np.zeros([2, 12]), "vision_indices": np.zeros([2, 0])}
+    got = lm.make_generate_function()({**inputs, **images})
+    np.testing.assert_array_equal(got["token_ids"], want["token_ids"])
+    assert not reasons(told)
 
 
 @pytest.mark.parametrize("name", LEFT_INPUTS)

@@ -217,6 +217,32 @@ def test_one_that_fails_ends_alone(engine):
     assert engine.result(numbers[1]) == alone(PROMPTS[2], 5)
 
 
+def test_an_interrupt_loses_no_token(engine, monkeypatch):
+    """Ctrl-C is noticed where the host waits for tokens."""
+    number, own, interrupts = engine.add(PROMPTS[1], 20), engine._receiver.read, [KeyboardInterrupt, None] * 20
+
+    def read(asked):
+        found, interrupt = own(asked), interrupts.pop()
+        if interrupt:
+            raise interrupt
+        return found
+
+    monkeypatch.setattr(engine._receiver, "read", read)
+    while engine.busy():
+        try:
+            engine.step()
+        except KeyboardInterrupt:
+            pass
+    assert engine.result(number) == alone(PROMPTS[1], 20)
+
+
+def test_a_step_while_tokens_are_handed_out(engine):
+    number = engine.add(PROMPTS[1], 5, on_token=lambda number, token: engine.step())
+    run(engine)
+    with pytest.raises(RuntimeError, match=r"step\(\) was called by an on_token"):
+        engine.result(number)
+
+
 def test_cancelled_and_added_while_tokens_come(engine):
     """on_token may call the engine: the first request ends itself and the second, and adds another."""
     numbers, added = [], []
@@ -273,6 +299,9 @@ def test_what_is_refused(engine, prompt, new, message):
 
 def test_more_pages_than_there_are():
     lm = model("Llama")
+    for wrong in {"rows": 0}, {"at_a_time": 0}:
+        with pytest.raises(ValueError, match="rows and at_a_time must be at least 1"):
+            Engine(lm, **wrong)
     with pytest.raises(ValueError, match="200 tokens take 4 pages of 64, and there are 3"):
         Engine(lm, pages=3, rows=2, room=1024).add([1] * 150, 50)
 

@@ -6,6 +6,7 @@ import re
 import types
 import weakref
 
+import keras
 import keras_hub
 import numpy as np
 import pytest
@@ -151,7 +152,9 @@ def test_one_that_fails_does_not_take_others_along(monkeypatch):
     (lambda: tfuse.generate(keras_hub.models.GPTNeoXCausalLM(keras_hub.models.GPTNeoXBackbone(
         vocabulary_size=97, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=8)), PROMPTS, 5), ValueError,
      "does not serve this model, and its own generate.. does: KerasHub.s own generate.. rotates the query"),
-], ids=["one text", "no preprocessor", "limits", "sampler", "stop", "stops", "family"])
+    (lambda: tfuse.generate(keras.Sequential([keras.Input([3])]), PROMPTS, 5), ValueError,
+     "does not serve this model: a Sequential is no CausalLM of KerasHub"),
+], ids=["one text", "no preprocessor", "limits", "sampler", "stop", "stops", "family", "another model"])
 def test_what_is_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()

@@ -137,6 +137,9 @@ class _Batch:
             chain._memory = None
 
 
+IMAGES = {"images", "vision_mask", "vision_indices"}  # what Gemma 3 has for images, also of texts without any
+
+
 def _padded(stops):
     """Stop tokens with -1, which is no token, after them: chains are made for a number of them, of which there are few so."""
     n = max(8, 1 << (len(stops) - 1).bit_length()) if len(stops) else 0
@@ -154,10 +157,12 @@ def generate(model, inputs, stop_token_ids=None):
             kept.batch = None
             kept.weights = Weights(model)
         tensors = kept.weights.read()
-        with tf.device(kept.weights.device):
-            found = _generated(kept, tensors, tokens, lengths, stops, model.sampler, settings)
-        if kept.batch.bytes > KEPT_BYTES:
-            kept.batch = None
+        try:
+            with tf.device(kept.weights.device):
+                found = _generated(kept, tensors, tokens, lengths, stops, model.sampler, settings)
+        finally:
+            if kept.batch is not None and kept.batch.bytes > KEPT_BYTES:
+                kept.batch = None
     return _outputs(found, inputs, mask, stops)
 
 
@@ -181,7 +186,10 @@ def _generated(kept, tensors, tokens, lengths, stops, sampler, settings):
 
 def _checked(inputs, stop_token_ids):
     """Tokens, mask, lengths and stops as arrays. Raises NotServed."""
-    if not isinstance(inputs, dict) or set(inputs) != {"token_ids", "padding_mask"}:
+    names = set(inputs) if isinstance(inputs, dict) else set()
+    if IMAGES < names and np.shape(inputs["images"])[1:2] == (0,):
+        names -= IMAGES
+    if names != {"token_ids", "padding_mask"}:
         raise NotServed("the inputs are not token_ids and padding_mask")
     tokens, mask = (np.asarray(inputs[name]) for name in ("token_ids", "padding_mask"))
     if not hasattr(inputs["token_ids"], "dtype") or tokens.dtype.kind not in "iu" or tokens.ndim != 2 \

@@ -70,6 +70,8 @@ class Engine:
     """
 
     def __init__(self, model, pages=None, rows=32, room=2048, batch_invariant=False, at_a_time=8, cache_dtype=None):
+        if rows < 1 or at_a_time < 1:
+            raise ValueError("tfuse.generate: rows and at_a_time must be at least 1, got %d and %d" % (rows, at_a_time))
         self.decoder = tiles.decoder(model, decoder_of(model))
         self._device = self.decoder.table.device
         self._room = self.decoder.room(room)
@@ -84,7 +86,7 @@ class Engine:
         step = functools.partial(steps.step, self.decoder, self._cache, invariant=batch_invariant)
         self._rows = Rows(rows, self._room, at_a_time, self._sender, step)
         self._requests, self._waiting, self._next, self._prompts = {}, collections.deque(), 0, {}
-        self._receiver, self._under_way = Receiver(), collections.deque()
+        self._receiver, self._under_way, self._hands_out = Receiver(), collections.deque(), False
 
     # ---- requests ----
 
@@ -160,7 +162,9 @@ class Engine:
 
     def step(self):
         """Requests join, some read a part of their prompts, and some steps are queued, each of which gives a token to each
-        request that has read its own; then the tokens of the steps before are handed out."""
+        request that has read its own; then the tokens of the steps before are handed out. Not to be called by on_token."""
+        if self._hands_out:
+            raise RuntimeError("tfuse.generate: step() was called by an on_token, whose tokens are being handed out")
         with tf.device(self._device):
             for request in [r for r in self._running() if r.queued == r.new]:
                 self._leave(request)
@@ -171,7 +175,14 @@ class Engine:
             if ready:
                 self._queue(ready)
         while len(self._under_way) > (1 if ready and self._at_a_time > 1 else 0):
-            self._hand_out(*self._under_way.popleft())
+            asked, members = self._under_way[0]
+            tokens = [] if all(r.ended for r, _, _ in members) else self._receiver.read(asked)[:, :, 0].tolist()
+            self._under_way.popleft()  # not before: whoever waits may be interrupted, and would lose them
+            self._hands_out = True
+            try:
+                self._hand_out(tokens, members)
+            finally:
+                self._hands_out = False
 
     def _running(self):
         return [request for request in self._rows.requests if request is not None]
@@ -192,11 +203,8 @@ class Engine:
         self._rows.advance(n)
         self._under_way.append((asked, members))
 
-    def _hand_out(self, asked, members):
+    def _hand_out(self, tokens, members):
         """Tokens of some steps, in the order in which they came."""
-        if all(request.ended for request, _, _ in members):
-            return
-        tokens = self._receiver.read(asked)[:, :, 0].tolist()
         for i in range(max(given for _, _, given in members)):
             for request, row, given in members:
                 if i < given and not request.ended:

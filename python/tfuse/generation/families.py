@@ -148,12 +148,14 @@ def _feedforward(layer, dtype):
 def _experts(layer, dtype):
     bank, shared = layer.expert_bank, getattr(layer, "shared_expert_dense", None)
     _check(bank, dtype)
+    every = None if shared is None else _feedforward(shared, dtype)
+    if every is not None and any(isinstance(part, Quantized) for part in (every.gate, every.up, every.down)):
+        raise NotServed("%s is quantised, and steps have experts in floats alone" % shared.name)
     gate, up, down = (None if kernel is None else _value(kernel, dtype) for kernel in (
         getattr(bank, "_expert_feedforward_%s_dense" % name, None) for name in ("gate", "intermediate", "output")))
     return Experts(_product(layer._sparse_feedforward_gate_dense, 1, dtype), gate, up, down, int(layer.top_k),
                    bool(getattr(layer, "norm_top_k_prob", True)), _activation(bank.activation),
-                   None if shared is None else _feedforward(shared, dtype),
-                   None if shared is None else _product(layer.shared_expert_gate_dense, 1, dtype))
+                   every, None if shared is None else _product(layer.shared_expert_gate_dense, 1, dtype))
 
 
 def _smollm3(backbone, dtype):
@@ -162,7 +164,9 @@ def _smollm3(backbone, dtype):
         attention, mlp = layer.self_attn, layer.mlp
         heads, shared, head_dim = backbone.num_attention_heads, backbone.num_key_value_heads, attention.head_dim
         rope = {"base": float(attention.rope_theta), "rotary": head_dim, "scale": 1.0}
-        frequencies = _value(attention.rotary_embedding.inv_freq, "float32")
+        turns = attention.rotary_embedding  # of whose weights Keras rounds, in a mixed policy, what it computes with
+        rounded = turns.compute_dtype if turns.compute_dtype != turns.variable_dtype else "float32"
+        frequencies = _value(_value(turns.inv_freq, rounded), "float32")
         if 2 * frequencies.shape[0] != head_dim or attention.rotary_embedding.attention_scaling != 1:
             raise NotServed("a part of each head is rotated, or it is scaled")
         return Block(
@@ -280,6 +284,8 @@ LEFT = {"BloomBackbone": ALIBI, "FalconBackbone": ALIBI, "GPTNeoXBackbone": ROTA
 def decoder_of(model):
     """The Decoder of a KerasHub CausalLM. Raises NotServed."""
     backbone = getattr(model, "backbone", None)
+    if backbone is None:
+        raise NotServed("a %s is no CausalLM of KerasHub" % type(model).__name__)
     family = FAMILIES.get(type(backbone).__name__)
     if family is None:
         name = type(backbone).__name__

@@ -71,8 +71,8 @@ def generate(model, prompts, max_new_tokens, sampler=None, stop_token_ids="auto"
     if not prompts:
         return []
     ids, stops = ids_of(model, prompts), stops_of(model, stop_token_ids)
-    sampler = sampler_of(model.sampler, sampler)
-    longest = max(len(some) + n for some, n in zip(ids, limits))
+    sampler = sampler_of(getattr(model, "sampler", None), sampler)
+    longest = max(1, *(len(some) + n for some, n in zip(ids, limits)))
     engine = engine_of(model, pages=pages, rows=min(len(ids), ROWS), room=-(-longest // PAGE) * PAGE,
                        batch_invariant=batch_invariant, cache_dtype=cache_dtype)
     try:
@@ -91,7 +91,8 @@ def engine_of(model, **options):
     try:
         return Engine(model, **options)
     except NotServed as error:
-        raise NotServed("tfuse does not serve this model, and its own generate() does: %s" % error) from error
+        does = ", and its own generate() does" if hasattr(model, "generate") else ""
+        raise NotServed("tfuse does not serve this model%s: %s" % (does, error)) from error
 
 
 def _run(engine, prompts, limits, sampler, stops, on_token):
