@@ -42,7 +42,7 @@ def enable(look_back=True, cache_dtype=None):
 
     Models themselves are unchanged: only the functions they call are replaced. A function that has already been traced, such
     as a model's train_function, keeps the ops it was traced with; compile() the model again to retrace it. What tfuse cannot
-    serve runs as before, and tfuse.explain() tells why. Calling it twice has no further effect.
+    serve runs as before, and tfuse.explain() tells why. Calling it again changes its two arguments alone.
 
     While a function is traced, ops are fused with those before them by looking back: an activation with the product, the
     convolution or the batch norm before it, a sum with the last two, silu(a) * b, a norm with the sum before it, and the cross
