@@ -64,7 +64,7 @@ typedef struct FN(attention_tile) {
 } FN(attention_tile);
 
 static inline int FN(tfu_tile_query)(const FN(attention_tile) * t, int r) {
-  return (int)(t->heads == 1 ? t->first_row + r : (t->first_row + r) / t->heads); /* a division takes 40 cycles */
+  return (int)(t->heads == 1 ? t->first_row + r : (t->first_row + r) / t->heads); /* a division is slow */
 }
 static inline int FN(tfu_tile_head)(const FN(attention_tile) * t, int r) {
   return t->head + (int)(t->heads == 1 ? 0 : (t->first_row + r) % t->heads);

@@ -51,7 +51,7 @@ void tfu_copy_f64(double *to, const void *data, tfu_dtype dtype, int64_t at, int
 
 /* Defines a function of vectorised loops, whose parameters are in brackets, and after them the same as arguments. Of
  * float, on x86, it is there twice: with wide registers it is faster by half and more where a loop computes more than
- * it moves. Double has no loops of that kind. */
+ * it moves. Such loops of double call the C library. */
 #define TFU_WIDE(...) FN(TFU_WIDE)(__VA_ARGS__)
 #define TFU_WIDE_f64(linkage, name, parameters, arguments, ...) \
   linkage void name parameters { __VA_ARGS__ }

@@ -262,7 +262,7 @@ class _Seen:
         self._rows += self.sample[-1].shape[0] * rows
 
     def row(self, range, most_error):
-        why = self._why or "" if range else "its inputs were all 0" if self.sample else "it was not called"
+        why = self._why if range else "its inputs were all 0" if self.sample else "it was not called"
         why = why or ("Keras has no int8 in float16" if self.layer.compute_dtype == "float16" else "")
         return _row(self.layer.path, self.histogram, range, why, lambda: self._error(range), most_error)
 
