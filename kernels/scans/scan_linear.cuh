@@ -5,11 +5,12 @@
 
 #include "kernels/core/device/pack.cuh"
 
-/* A state s becomes a s + b. */
+/* A state s becomes a s + b. Where a is the product of many steps' factors, which may have become infinite, a state of
+ * zero still gives b, as it does step by step. */
 template <typename R>
 struct affine {
   R a, b;
-  __device__ R operator()(R s) const { return a * s + b; }
+  __device__ R operator()(R s) const { return s == 0 ? b : a * s + b; }
 };
 /* After `first` another step, forward, or that of the gradient, a (s + b). */
 template <typename R>

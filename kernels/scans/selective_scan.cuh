@@ -11,6 +11,7 @@
 #pragma once
 
 #include "kernels/core/device/shared.cuh"
+#include "kernels/scans/scan_linear.cuh"
 #include "kernels/scans/selective_scan.h"
 
 enum { STRIP = TFU_SELECT_STRIP, STATES = TFU_SELECT_SLOTS, ROWS = TFU_SELECT_ROWS, QUAD = 4, EIGHTHS = STRIP / QUAD };
@@ -126,7 +127,8 @@ struct strip {
     UNROLLED(j, QUAD) {
       if (in_slot(j) >= beyond) continue;
       const R sum = in_rows(args.totals, piece, STATES, in_slot(j));
-      UNROLLED(n, 4) h[j][n] = power_of_2(sum * a[j][n]) * h[j][n] + in_rows(args.totals, piece, state(n), in_slot(j));
+      UNROLLED(n, 4)
+        h[j][n] = affine<R>{power_of_2(sum * a[j][n]), in_rows(args.totals, piece, state(n), in_slot(j))}(h[j][n]);
     }
   }
   /* A table of the piece: of its states, and of its own channel. */
