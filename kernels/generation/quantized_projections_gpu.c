@@ -7,26 +7,26 @@
 #include "kernels/core/gpu/tunable.h"
 #include "kernels/generation/projections.h"
 #include "kernels/products/few_rows.h"
+#include "kernels/products/quantized_linear.h"
 
 /* Rows that the kernel for few rows is used for. */
 TFU_TUNABLE(tiled_rows_most, 32, 0, 256);
 
-static tfu_code few_rows(tfu_call *call, int *served) {
+static int has_few(const tfu_call *call) {
+  const tfu_shape *x = &call->in[TFU_PROJECT_X].shape;
+  return tfu_cols(x) && tfu_count(x) / tfu_cols(x) <= (call->invariant ? INT_MAX : tiled_rows_most());
+}
+
+/* All that the products are, but for x and its norm. `read`: which inputs are kernels and scales, a bit each. */
+static few_rows_args args_of(const tfu_call *call, unsigned *read) {
   const tfu_tensor *x = &call->in[TFU_PROJECT_X], *scale = &call->in[TFU_PROJECT_SCALE];
-  const int64_t group = call->attr[TFU_PROJECT_GROUP].i, inputs = tfu_cols(&x->shape);
-  few_rows_args a = {.x = x->data,
-                     .residual = tfu_given_data(&call->in[TFU_PROJECT_RESIDUAL]),
-                     .gamma = tfu_given_data(&call->in[TFU_PROJECT_GAMMA]),
-                     .inputs = inputs,
-                     .epsilon = (float)call->attr[TFU_PROJECT_EPSILON].f,
+  few_rows_args a = {.residual = tfu_given_data(&call->in[TFU_PROJECT_RESIDUAL]),
+                     .inputs = tfu_cols(&x->shape),
+                     .rows = (int)(tfu_count(&x->shape) / tfu_cols(&x->shape)),
                      .activation = (int)call->attr[TFU_PROJECT_ACTIVATION].i,
                      .gated = call->attr[TFU_PROJECT_GATED].b,
                      .wide = scale->dtype == tfu_real(x->dtype)};
-  unsigned read = a.gamma ? 1u << TFU_PROJECT_GAMMA : 0;
-  if (!inputs || call->attr[TFU_PROJECT_ROWS].b ||
-      tfu_count(&x->shape) / inputs > (call->invariant ? INT_MAX : tiled_rows_most()))
-    return TFU_OK;
-  a.rows = (int)(tfu_count(&x->shape) / inputs);
+  *read = 0;
   for (int i = 0; i < TFU_PROJECTIONS; i++) {
     const tfu_tensor *kernel = &call->in[TFU_PROJECT_KERNEL + i];
     if (!tfu_given(&kernel->shape)) continue;
@@ -35,15 +35,47 @@ static tfu_code few_rows(tfu_call *call, int *served) {
                                  .bias = tfu_given_data(&call->in[TFU_PROJECT_BIAS + i]),
                                  .y = call->out[i].data,
                                  .outputs = tfu_cols(&call->in[TFU_PROJECT_SCALE + i].shape)};
-    read |= 1u << (TFU_PROJECT_KERNEL + i) | 1u << (TFU_PROJECT_SCALE + i);
+    *read |= 1u << (TFU_PROJECT_KERNEL + i) | 1u << (TFU_PROJECT_SCALE + i);
   }
-  return tfu_few_rows_tiled_run(call, a, (int)call->attr[TFU_PROJECT_BITS].i, group ? group : inputs, x->dtype,
-                                (call->constant & read) == read, served);
+  return a;
+}
+
+static int64_t group_of(const tfu_call *call) {
+  const int64_t group = call->attr[TFU_PROJECT_GROUP].i;
+  return group ? group : tfu_cols(&call->in[TFU_PROJECT_X].shape);
+}
+
+static tfu_code run(tfu_call *call, few_rows_args a, unsigned read, int *served) {
+  return tfu_few_rows_tiled_run(call, a, (int)call->attr[TFU_PROJECT_BITS].i, group_of(call),
+                                call->in[TFU_PROJECT_X].dtype, (call->constant & read) == read, served);
+}
+
+/* With the norm on the way, where rows are not rounded. */
+static tfu_code few_rows(tfu_call *call, int *served) {
+  unsigned read;
+  if (!has_few(call) || call->attr[TFU_PROJECT_ROWS].b) return TFU_OK;
+  few_rows_args a = args_of(call, &read);
+  a.x = call->in[TFU_PROJECT_X].data;
+  a.gamma = tfu_given_data(&call->in[TFU_PROJECT_GAMMA]);
+  a.epsilon = (float)call->attr[TFU_PROJECT_EPSILON].f;
+  if (a.gamma) read |= 1u << TFU_PROJECT_GAMMA;
+  return run(call, a, read, served);
+}
+
+/* x is normed: its rows are rounded once for all products. */
+static tfu_code together(tfu_call *call, const tfu_tensor *x, int *served) {
+  unsigned read;
+  if (!has_few(call) || !call->attr[TFU_PROJECT_ROWS].b) return TFU_OK;
+  few_rows_args a = args_of(call, &read);
+  TFU_TRY(tfu_few_rows_tiled_serves(call, a, group_of(call), x->dtype, served));
+  if (!*served) return TFU_OK;
+  TFU_TRY(tfu_whole_rows(call, x, &a.x, &a.row_scale));
+  return run(call, a, read, served);
 }
 
 tfu_code tfu_quantized_projections_gpu(tfu_call *call) {
   static const projection_parts parts = {
-      .norm = tfu_norm_gpu, .quantized = tfu_quantized_linear_gpu, .gated = tfu_gated_gpu};
+      .norm = tfu_norm_gpu, .quantized = tfu_quantized_linear_gpu, .gated = tfu_gated_gpu, .together = together};
   int served = 0;
   TFU_TRY(few_rows(call, &served));
   return served ? TFU_OK : tfu_projections_by_parts(call, &parts);

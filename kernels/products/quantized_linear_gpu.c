@@ -41,15 +41,12 @@ static tfu_code dequantize(tfu_call *call, const quantized_kernel *k, const tfu_
 /* ---- rows of x ---- */
 
 /* x rounded or divided, as `how` and the type of y say; one launch. */
-static tfu_code quantize_rows(tfu_call *call, int how, tfu_tensor *y, float **row_scale, float **row_sum) {
+static tfu_code quantize(tfu_call *call, const tfu_tensor *x, const void *input_scale, int how, tfu_tensor *y,
+                         float **row_scale, float **row_sum) {
   static const char *const variants[] = {"same", "codes", "packs"};
   static tfu_kernel kernel = {.module = &module, .name = "quantize_rows", .variants = variants};
-  const tfu_tensor *x = &call->in[TFU_QUANT_X];
   const int64_t rows = tfu_rows(&x->shape);
-  quantize_rows_args a = {.x = x->data,
-                          .input_scale = tfu_given_data(&call->in[TFU_QUANT_INPUT_SCALE]),
-                          .inputs = tfu_cols(&x->shape),
-                          .how = how};
+  quantize_rows_args a = {.x = x->data, .input_scale = input_scale, .inputs = tfu_cols(&x->shape), .how = how};
   y->shape = x->shape;
   TFU_TRY(tfu_scratch(call, (size_t)tfu_count(&y->shape) * tfu_dtype_size(y->dtype), &y->data));
   if (row_scale) TFU_SCRATCH(call, rows, *row_scale);
@@ -60,6 +57,20 @@ static tfu_code quantize_rows(tfu_call *call, int how, tfu_tensor *y, float **ro
   const tfu_grid grid = {.x = (unsigned)rows, .threads = TFU_THREADS};
   const int packs = (uintptr_t)x->data % 16 == 0 && a.inputs * (int64_t)tfu_dtype_size(x->dtype) % 16 == 0;
   return tfu_launch(call, &kernel, y->dtype == x->dtype ? 0 : 1 + packs, x->dtype, grid, &a);
+}
+
+static tfu_code quantize_rows(tfu_call *call, int how, tfu_tensor *y, float **row_scale, float **row_sum) {
+  return quantize(call, &call->in[TFU_QUANT_X], tfu_given_data(&call->in[TFU_QUANT_INPUT_SCALE]), how, y, row_scale,
+                  row_sum);
+}
+
+tfu_code tfu_whole_rows(tfu_call *call, const tfu_tensor *x, const void **rounded, const float **row_scale) {
+  tfu_tensor y = *x;
+  float *scale;
+  TFU_TRY(quantize(call, x, NULL, QUANT_WHOLE, &y, &scale, NULL));
+  *rounded = y.data;
+  *row_scale = scale;
+  return TFU_OK;
 }
 
 /* ---- tiles ---- */

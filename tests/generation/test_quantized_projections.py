@@ -90,6 +90,25 @@ def test_rounded_rows(few_rows, device, dtype):
     np.testing.assert_allclose(tf.cast(found, "float64"), want, rtol=0.01, atol=0.01 if dtype == "bfloat16" else 1e-5)
 
 
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("rows", [1, 5, 40])
+@pytest.mark.parametrize("gated", [False, True])
+def test_rows_that_are_rounded_for_several_products(few_rows, device, gated, rows, bits):
+    """Normed first: as when a call norms, and others round what it gives, each for a product of its own."""
+    x, gamma = given([rows, 256], "bfloat16"), 1 + given([256], "float32", 0.25)
+    kernels = [quantized(256, size, bits, 0, "float32") for size in ((64, 64) if gated else (72, 64, 8))]
+    biases, how = [given([k[2].shape[1]], "bfloat16") for k in kernels], {"bits": bits, "quantize_rows": True}
+    normed = tfuse.rms_norm(x, gamma, epsilon=1e-5)
+    apart = [run(normed, None, [kernel], [bias], **how)[0] for kernel, bias in zip(kernels, biases)]
+    if gated:
+        apart = [tfuse.gated(*apart, activation="silu")]
+        how.update(gated=True, activation="silu")
+    found = run(x, gamma, kernels, biases, **how)
+    assert len(found) == len(apart)
+    for y, want in zip(found, apart):
+        np.testing.assert_allclose(tf.cast(y, "float32"), tf.cast(want, "float32"), rtol=0.02, atol=0.02)
+
+
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("bits", [8, 4])
 def test_a_row_by_itself(few_rows, device, bits, gated):

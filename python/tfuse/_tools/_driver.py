@@ -8,6 +8,7 @@ import time
 import tensorflow as tf
 
 from tfuse._core import _library
+from tfuse._core._address import address
 
 _FILLER = 1 << 30  # bytes: half a millisecond's copy
 
@@ -118,7 +119,7 @@ class GpuClock:
         with tf.device("GPU:0"):
             tfuse.square(tf.ones([8]))  # makes the stream known
             self._filler = [tf.zeros([_FILLER // 4]) for _ in range(2)]
-        self._filler_at = [_address(t) for t in self._filler]
+        self._filler_at = [ctypes.c_void_p(address(t)) for t in self._filler]
         self._driver = Driver.find()
         self._stream = ctypes.c_void_p(_library.library.tfu_trace_stream())
         context = ctypes.c_void_p()
@@ -172,13 +173,5 @@ class GpuClock:
         """Bytes read and written per second by the driver's own device-to-device copy."""
         with tf.device("GPU:0"):
             a, b = (tf.zeros([size // 4]) for _ in range(2))
-        to, source = _address(a), _address(b)
+        to, source = (ctypes.c_void_p(address(tensor)) for tensor in (a, b))
         return 2 * size / self.time({"copy": (lambda _: self._copy(to, source, size), lambda: None)})["copy"]
-
-
-def _address(tensor):
-    """Where an eager tensor's memory begins."""
-    capsule = tf.experimental.dlpack.to_dlpack(tensor)
-    get = ctypes.pythonapi.PyCapsule_GetPointer
-    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    return ctypes.c_void_p(ctypes.c_void_p.from_address(get(capsule, b"dltensor")).value)

@@ -1,20 +1,30 @@
 """Kernels of quantised layers in the order that GPUs read fastest, which are made once and stay beside a model.
 
-Whether a kernel is still the one that its tiles were made of, all of its values say: they are compared, on the device, whenever
-a model's weights are read.
+A kernel is still the one that its tiles were made of where it lies where it lay: the tensors of then are kept, so TensorFlow puts
+what their variable is assigned elsewhere (copy on write). Of a kernel that has moved the values are compared, on the device.
 """
 
+import dataclasses
 import threading
+import typing
 import weakref
 
 import keras
 import tensorflow as tf
 
+from tfuse._core._address import address
 from tfuse.generation.decoders import Quantized, Tiled, all_of, mapped
 from tfuse.products.quantized_linear import pack_kernel
 
-_kept = weakref.WeakKeyDictionary()  # by model: what each kernel's tiles were made of, and (tiles, scale)
+_kept = weakref.WeakKeyDictionary()  # by model: a _Kept for each kernel
 _lock = threading.Lock()
+
+
+@dataclasses.dataclass
+class _Kept:
+    source: list  # the tensors that tiles were made of, or others of the same values
+    places: list  # where these lie
+    made: typing.Tuple[tf.Tensor, tf.Tensor]  # tiles and scale
 
 
 def tiled(part, kernel, scale):
@@ -34,13 +44,24 @@ def of(model, kernels):
     if not kernels:
         return []
     sources = [[t for t in (part.kernel, part.scale, part.zero) if t is not None] for part in kernels]
+    places = [list(map(address, source)) for source in sources]
     with _lock:
         kept = _kept.get(model, [])
-        alike = len(kept) == len(sources) and all(map(_are_like, (source for source, _ in kept), sources))
-        same = _same([source for source, _ in kept], sources).numpy() if alike else [False] * len(sources)
-        _kept[model] = [(source, before[1] if unchanged else _packed(part))
-                        for part, source, unchanged, before in zip(kernels, sources, same, kept if alike else sources)]
-        return [made for _, made in _kept[model]]
+        if len(kept) != len(kernels):
+            kept = [None] * len(kernels)
+        moved = [i for i, before in enumerate(kept) if before is None or before.places != places[i]]
+        same = dict(zip(moved, _have_same_values([kept[i] for i in moved], [sources[i] for i in moved])))
+        _kept[model] = [_Kept(sources[i], places[i], kept[i].made if same.get(i, True) else _packed(part))
+                        for i, part in enumerate(kernels)]
+        return [one.made for one in _kept[model]]
+
+
+def _have_same_values(kept, sources):
+    """Of each kernel, whether there is one kept whose values the tensors have."""
+    alike = [before is not None and _are_like(before.source, source) for before, source in zip(kept, sources)]
+    pairs = [(before.source, source) for before, source, is_like in zip(kept, sources, alike) if is_like]
+    same = iter(_same(*map(list, zip(*pairs))).numpy() if pairs else [])
+    return [is_like and bool(next(same)) for is_like in alike]
 
 
 def _are_like(some, others):
