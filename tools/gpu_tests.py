@@ -2,9 +2,11 @@
 
   python3 tools/gpu_tests.py                                  # all, 14 at a time
   python3 tools/gpu_tests.py --limit 240 test_conv:3 "test_values:8:GPU and softmax"
+  python3 tools/gpu_tests.py --keep logs test_fit             # what the tests print stays in logs/, where one failed
 
 FILE[:PARTS[:EXPRESSION]]: a test's file without its folder and ending, in so many processes, with pytest's -k; without
 an expression, all but the cases that name the CPU. TFUSE_LIBRARY names libtfuse.so; tfuse and TensorFlow are importable.
+Tests that take all of the GPU's memory come last, one at a time.
 Ends with what failed or was cut short, what took longest, and a line `N passed, N failed, N skipped`; exit status 1
 unless all have run and passed.
 """
@@ -13,6 +15,7 @@ import collections
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,13 +28,15 @@ from test_summary import read_cases
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PARTS = {"test_values": 20, "test_determinism": 10, "test_optimizers": 4, "test_jit_run": 4, "test_gradients": 3, "test_rows": 3,
          "test_conv": 3, "test_batch_norm": 3, "test_reductions": 3, "test_look_back_images": 3}  # of those that take longest
+ALONE = {"test_gpu"}  # those that take all of the GPU's memory
 Job = collections.namedtuple("Job", "path part parts expression")
 
 
 def jobs_of(names):
-    """What takes longest comes first."""
+    """What takes longest comes first, and what runs alone last."""
     paths = {path.stem: path for path in (ROOT / "tests").glob("**/test_*.py")}
-    for text in names or sorted(paths, key=lambda name: -PARTS.get(name, 0)):
+    names = names or sorted(paths, key=lambda name: -PARTS.get(name, 0))
+    for text in sorted(names, key=lambda text: text.partition(":")[0] in ALONE):
         name, parts, expression = (text + "::").split(":")[:3]
         if name not in paths:
             sys.exit("there is no test %s: there are %s" % (name, ", ".join(sorted(paths))))
@@ -73,10 +78,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=14, help="processes at a time (14)")
     parser.add_argument("--limit", type=float, default=float("inf"), help="seconds, after which what runs is stopped")
+    parser.add_argument("--keep", metavar="FOLDER", type=pathlib.Path, help="where logs of tests that failed stay")
     parser.add_argument("tests", nargs="*", metavar="FILE[:PARTS[:EXPRESSION]]")
     options = parser.parse_args()
     waiting, running, took, bad, count = list(jobs_of(options.tests)), {}, [], [], collections.Counter()
     begin = time.monotonic()
+    if options.keep:
+        options.keep.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as root:  # what was killed may leave processes that write on
         while waiting or running:
             late = time.monotonic() - begin > options.limit
@@ -84,7 +92,7 @@ def main():
                 bad += ["%s, part %d of %d: not begun" % (job.path.stem, job.part + 1, job.parts) for job in waiting]
                 count["failed"] += len(waiting)
                 waiting = []
-            while waiting and len(running) < options.jobs:
+            while waiting and len(running) < options.jobs and not (running and waiting[0].path.stem in ALONE):
                 job, folder = waiting.pop(0), pathlib.Path(root, str(len(waiting)))
                 running[start(job, folder)] = job, folder, time.monotonic()
             time.sleep(0.2)
@@ -93,7 +101,10 @@ def main():
                     continue
                 stop(process)
                 job, folder, since = running.pop(process)
-                bad += ended(job, process, folder, count)
+                why = ended(job, process, folder, count)
+                bad += why
+                if why and options.keep:
+                    shutil.copy(folder / "log", options.keep / ("%s-%d.log" % (job.path.stem, job.part + 1)))
                 took.append((time.monotonic() - since, job.path.stem, job.part + 1))
     if bad:
         print(*bad, sep="\n")

@@ -7,7 +7,6 @@
 #include "kernels/core/gpu/tunable.h"
 #include "kernels/generation/projections.h"
 #include "kernels/products/few_rows.h"
-#include "kernels/products/quantized_linear.h"
 
 /* Rows that the kernel for few rows is used for. */
 TFU_TUNABLE(tiled_rows_most, 32, 0, 256);

@@ -111,6 +111,11 @@ TFU_MUST_USE tfu_code tfu_few_rows_tiled_serves(tfu_call *call, few_rows_args a,
 TFU_MUST_USE tfu_code tfu_few_rows_tiled_run(tfu_call *call, few_rows_args a, int bits, int64_t group, tfu_dtype dtype,
                                              int constant, int *served);
 
+/* The rows of x as whole numbers in its type, in scratch, and of each row what one stands for, which are a.x and
+ * a.row_scale where rows are rounded: one launch. */
+TFU_MUST_USE tfu_code tfu_whole_rows(tfu_call *call, const tfu_tensor *x, const void **rounded,
+                                     const float **row_scale);
+
 /* The same for many rows of x and one product, neither normed nor gated: bfloat16, where the GPU has wgmma. How a row's
  * sum is split depends on how many rows there are. */
 TFU_MUST_USE tfu_code tfu_many_rows_serves(tfu_call *call, few_rows_args a, int64_t group, tfu_dtype dtype,

@@ -26,14 +26,6 @@ typedef struct quantize_rows_args {
   int how;
 } quantize_rows_args;
 
-#ifndef TFU_DEVICE
-#include "tfuse.h"
-
-/* The rows of x as whole numbers in its type, in scratch, and of each row what one stands for: one launch. */
-TFU_MUST_USE tfu_code tfu_whole_rows(tfu_call *call, const tfu_tensor *x, const void **rounded,
-                                     const float **row_scale);
-#endif
-
 /* y = act((sums - zero * row_sum) * scale * row_scale + bias) + residual. */
 typedef struct quantized_finish_args {
   quantized_kernel kernel; /* of one group */

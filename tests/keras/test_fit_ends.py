@@ -1,6 +1,7 @@
 """What a feed draws ahead, and what is left of it when its fit() has ended, however that came."""
 
 import gc
+import itertools
 import threading
 import time
 
@@ -118,8 +119,12 @@ def test_what_ends_early_leaves_nothing(feeds):
 
 def test_a_feed_that_is_found_where_it_draws():
     """The search for cycles may run in the thread that a batch is waited for from."""
+    lost = threading.Event()
+
     def draw():
-        while True:
+        for i in itertools.count():
+            if i == 2:  # what is drawn when the first batch has been given back
+                lost.wait(60)
             gc.collect()
             yield np.zeros((4, 5), "float32")
 
@@ -130,6 +135,7 @@ def test_a_feed_that_is_found_where_it_draws():
     try:
         feed.take()
         del feed
+        lost.set()
         thread.join(20)
     finally:
         gc.enable()
