@@ -27,7 +27,8 @@ def check_results(found, want):
     assert off.max() <= 0.05 * np.abs(want).max()
 
 
-def made(dtype=None, kind=keras.layers):
+def made(dtype=None, kind=keras.layers, moved=False):
+    """`moved`: each weight by a unit in its last place."""
     keras.utils.set_random_seed(1)
     model = keras.Sequential([
         keras.Input(X.shape[1:]), kind.Dense(32, "gelu", dtype=dtype, name="inside"),
@@ -35,6 +36,8 @@ def made(dtype=None, kind=keras.layers):
         kind.EinsumDense("abde,dec->abc", (None, 32), dtype=dtype, name="joined"),
         kind.Dense(16, "relu", dtype=dtype, name="out")])
     model.quantize("float8")
+    for weight in model.trainable_variables if moved else ():
+        weight.assign(np.nextafter(weight.numpy(), np.float32(np.inf)))
     return model
 
 
@@ -43,9 +46,9 @@ def weights(model):
 
 
 @functools.lru_cache(None)  # no test changes the weights
-def trained(on, steps=20, dtype=None, kind=keras.layers, **how):
+def trained(on, steps=20, dtype=None, kind=keras.layers, moved=False, **how):
     """The losses of all steps, the weights after the first and after the last, what ran, and the model."""
-    since, model = since_now(), made(dtype, kind)
+    since, model = since_now(), made(dtype, kind, moved)
     with tfuse.enabled() if on else contextlib.nullcontext():
         model.compile(keras.optimizers.Adam(3e-3), "mse", **how)
         losses, first = [model.train_on_batch(X, Y)], weights(model)
@@ -58,6 +61,17 @@ def stock():
     return trained(False, jit_compile=False)
 
 
+def spread(weights, states):
+    """Twice as far as stock Keras gets from itself where all weights begin a unit in the last place higher: in largest gradients
+    a third, after 20 steps. Of states of one kind, such as histories of gradients, the farthest counts."""
+    _, _, others, *_ = trained(False, jit_compile=False, moved=True)
+    kind, far = lambda name: name.rpartition("/")[2], {}
+    for name in states:
+        there = weights[name] != 0
+        far.setdefault(kind(name), []).append(np.max(np.abs(others[name][there] / weights[name][there] - 1), initial=0.025))
+    return {name: 2 * max(far[kind(name)]) for name in states}
+
+
 @pytest.mark.parametrize("how", [{}, {"jit_compile": True}], ids=["graph", "xla"])
 def test_training_is_keras_own(how):
     losses, _, weights, *_ = stock()
@@ -68,10 +82,11 @@ def test_training_is_keras_own(how):
     assert losses[-1] < 0.9 * losses[0]
     states = [name for name in weights if "scale" in name or "history" in name]
     assert len(states) == 24
+    bounds = dict.fromkeys(states, 0.05) if not GPU else spread(weights, states)
     for name in states:
         assert not np.all(updated[name] == (1 if "scale" in name else 0)), name
         least = 1e-6 * np.abs(weights[name]).max()
-        np.testing.assert_allclose(updated[name], weights[name], rtol=0.05, atol=least, err_msg=name)
+        np.testing.assert_allclose(updated[name], weights[name], rtol=bounds[name], atol=least, err_msg=name)
 
 
 def test_the_first_updates_are_equal():

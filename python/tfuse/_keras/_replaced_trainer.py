@@ -60,7 +60,7 @@ def _iterator(own, epoch):
 @contextlib.contextmanager
 def _inside_an_epoch(own, epoch):
     """Keras's catch_stop_iteration. An epoch that is left early leaves a generator behind: it and the epoch keep each other
-    alive, and a feed with them. An error's traceback keeps one, too."""
+    alive, and a feed with them; in Python 3.12.0 to 3.12.3 also when it is closed. An error's traceback keeps one, too."""
     try:
         with own(epoch):
             yield
@@ -68,8 +68,9 @@ def _inside_an_epoch(own, epoch):
         _end_feed(epoch)
         raise
     finally:
-        if epoch._epoch_iterator is not None:
-            epoch._epoch_iterator.close()
+        left, epoch._epoch_iterator = epoch._epoch_iterator, None
+        if left is not None:
+            left.close()
 
 
 def _batches_of_an_epoch(epoch):
