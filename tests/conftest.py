@@ -54,6 +54,8 @@ import tfuse
 from tfuse._core import _explain, _library
 
 _collectives = itertools.count(0, 100000)
+# Python's search for cycles goes over all that tests have left: by default, it takes a twelfth of the time.
+gc.set_threshold(50000, 20, 100)
 
 
 @pytest.fixture(params=["CPU:0"] + ["GPU:0"] * bool(GPUS))

@@ -50,7 +50,7 @@ def test_the_float32_curve_is_within_the_spread_of_two_stock_runs(mode):
     assert_within(fused - stock, 2 * (curve("xla", "float32") - stock))
 
 
-@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", *["mixed_float16"] * FULL])
 def test_the_mixed_curve_is_within_the_spread_of_two_stock_runs(dtype):
     """Two stock runs of one seed: in this precision and in float32. tfuse rounds less often, so it is the nearer to the
     second. And the spread of two seeds, which is the wider one."""
