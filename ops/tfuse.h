@@ -62,11 +62,13 @@ typedef enum tfu_dtype {
   TFU_I32 = TFU_FLOATS,
   TFU_I64,
   TFU_BOOL,
-  TFU_MOVED, /* from here on: what kernels move, and do not compute with */
+  TFU_MOVED, /* from here on: what most kernels only move; a few compute with some of these */
   TFU_U8 = TFU_MOVED,
   TFU_I8,
   TFU_U16,
   TFU_I16,
+  TFU_C64, /* complex: two floats, the real part first */
+  TFU_C128,
   TFU_I4, /* in a byte of its own, as TensorFlow stores it */
   TFU_U4,
   TFU_E4M3, /* of 8 bits, without infinities */
@@ -77,6 +79,7 @@ typedef enum tfu_dtype {
 /* Types of a row. T is any float, or any number; arithmetic is in float, in double for float64, and values in that type
  * are S. K is T or S, as the user keeps a weight: mixed precision has float32 ones beside data of 16 bits. */
 #define TFU_T_FLOATS "T: {float, half, bfloat16, double}"
+#define TFU_T_COMPLEX "T: {float, half, bfloat16, double, complex64, complex128}"
 #define TFU_T_NUMBERS "T: {float, half, bfloat16, double, int32, int64}"
 #define TFU_S_REALS "S: {float, double} = DT_FLOAT"
 #define TFU_K_KEPT "K: {float, half, bfloat16, double} = DT_FLOAT"
@@ -110,7 +113,7 @@ void tfu_drop_text(const char *text); /* one that tfu_intern gave, or NULL */
 const char *tfu_dtype_name(tfu_dtype dtype); /* "float32" …   */
 const char *tfu_dtype_tag(tfu_dtype dtype);  /* "f32" …       */
 size_t tfu_dtype_size(tfu_dtype dtype);      /* bytes         */
-tfu_dtype tfu_real(tfu_dtype dtype);         /* what it is computed in: float, or double for float64 */
+tfu_dtype tfu_real(tfu_dtype dtype);         /* what it is computed in: float, or double for float64 and complex128 */
 
 int64_t tfu_count(const tfu_shape *shape); /* elements; 1 for scalars          */
 int64_t tfu_cols(const tfu_shape *shape);  /* last dimension; 1 for scalars    */

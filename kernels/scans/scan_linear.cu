@@ -54,6 +54,11 @@ struct linear_columns {
       else p.h[k] = initial();
     }
   }
+  /* What is multiplied by: the gradient has conjugates. */
+  __device__ static void factors(const wide &stored, R (&v)[WIDE]) {
+    stored.widen(v);
+    UNROLLED(w, WIDE) v[w] = BACK ? conjugate(v[w]) : v[w];
+  }
   __device__ wide initial() const {
     if (there && args.initial) return *(const wide *)((const T *)args.initial + column);
     return {};
@@ -87,7 +92,7 @@ struct linear_columns {
       UNROLLED(k, AHEAD) {
         if (k >= n) continue;
         R a[WIDE], b[WIDE];
-        now.a[k].widen(a), now.b[k].widen(b);
+        factors(now.a[k], a), now.b[k].widen(b);
         UNROLLED(w, WIDE) own[w] = then(own[w], BACK, a[w], b[w]);
       }
       UNROLLED(w, WIDE) memory[half][warp][w][lane] = own[w];
@@ -106,8 +111,8 @@ struct linear_columns {
       for (int k = 0; k < AHEAD; k++, y += step, da += step) {
         if (k >= n || args.find) continue;
         R a[WIDE], b[WIDE], h[WIDE];
-        now.a[k].widen(a), now.b[k].widen(b);
-        if (BACK) now.h[k].widen(h);
+        factors(now.a[k], a), now.b[k].widen(b);
+        if (BACK) factors(now.h[k], h);
         wide out, slope;
         UNROLLED(w, WIDE) {
           if (BACK) {
@@ -142,7 +147,8 @@ __device__ inline void scan_linear_columns(const scan_linear_args &args) {
 }
 #define KERNEL(name, packs, back, tag, T) \
   TFU_STAMP((TFU_LINEAR_THREADS), scan_linear_##name##_##tag, scan_linear_args, scan_linear_columns<T, packs, back>)
-TFU_TYPES(KERNEL, forward, true, false)
-TFU_TYPES(KERNEL, backward, true, true)
-TFU_TYPES(KERNEL, forward_single, false, false)
-TFU_TYPES(KERNEL, backward_single, false, true)
+#define KERNELS(...) TFU_TYPES(KERNEL, __VA_ARGS__) TFU_COMPLEX_TYPES(KERNEL, __VA_ARGS__)
+KERNELS(forward, true, false)
+KERNELS(backward, true, true)
+KERNELS(forward_single, false, false)
+KERNELS(backward_single, false, true)

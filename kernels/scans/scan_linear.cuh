@@ -3,6 +3,7 @@
  */
 #pragma once
 
+#include "kernels/core/device/complex.cuh"
 #include "kernels/core/device/pack.cuh"
 
 /* A state s becomes a s + b. Where a is the product of many steps' factors, which may have become infinite, a state of

@@ -2,7 +2,8 @@
  * inner], forward or as its gradient.
  *
  * A step takes s to a s + b. Forward, s is h, and b is b; y is s after the step. Of the gradient s is a_{i+1} g_{i+1},
- * and b is a_i dy_i; g_i is dy_i + s before the step, and at the end s is dinitial. */
+ * and b is a_i dy_i; g_i is dy_i + s before the step, and at the end s is dinitial. Of complex numbers the gradient has
+ * the conjugates of a and h. */
 #ifndef TFUSE_KERNELS_SCAN_LINEAR_H_
 #define TFUSE_KERNELS_SCAN_LINEAR_H_
 

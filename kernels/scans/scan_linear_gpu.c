@@ -35,7 +35,8 @@ static tfu_code scan(tfu_call *call, scan_linear_args a, tfu_kernel *kernel, int
   }
   const tfu_grid grid = {.x = (unsigned)blocks, .y = (unsigned)a.chunks, .threads = TFU_LINEAR_THREADS};
   if (a.chunks > 1) {
-    const size_t pair = 2 * tfu_dtype_size(tfu_real(dtype));
+    const size_t stored = tfu_dtype_size(dtype), real = tfu_dtype_size(tfu_real(dtype));
+    const size_t pair = 2 * (stored > real ? stored : real); /* complex numbers are computed in as they are */
     TFU_TRY(tfu_scratch(call, (size_t)(a.chunks * a.columns) * pair, &a.totals));
     a.find = 1;
     TFU_TRY(tfu_launch(call, kernel, variant, dtype, grid, &a));
@@ -50,7 +51,7 @@ static tfu_code run(tfu_call *call) {
   scan_linear_args a = tfu_scan_linear_of(call);
   if (a.inner > 1) {
     const int packs = has_packs(&a, a.inner, dtype, TFU_LINEAR_BYTES);
-    const int64_t block = 32 * (packs ? TFU_LINEAR_BYTES / size : 1);
+    const int64_t block = 32 * (packs && size < TFU_LINEAR_BYTES ? TFU_LINEAR_BYTES / size : 1);
     return scan(call, a, &columns, packs, a.columns / a.inner * divide_up(a.inner, block), WANTED_COLUMNS);
   }
   const int packs = has_packs(&a, a.length, dtype, PACK);

@@ -72,6 +72,7 @@ struct linear_rows {
       fetch(next, i + lanes * PACK);
       R a[PACK], b[PACK], h[PACK];
       read(now.a, a), read(now.b, b);
+      UNROLLED(k, PACK) a[k] = BACK ? conjugate(a[k]) : a[k];
       affine<R> own = {1, 0};
       if (i < end) {
         UNROLLED(k, PACK) own = then(own, BACK, a[k], b[k]);
@@ -102,7 +103,7 @@ struct linear_rows {
         UNROLLED(k, PACK) {
           if (BACK) {
             b[k] += s;
-            h[k] *= b[k];
+            h[k] = conjugate(h[k]) * b[k];
             s = a[k] * b[k];
           } else {
             b[k] = s = a[k] * s + b[k];
@@ -127,7 +128,8 @@ __device__ inline void scan_linear_rows(const scan_linear_args &args) {
 }
 #define KERNEL(name, packs, back, tag, T) \
   TFU_STAMP((TFU_LINEAR_THREADS), scan_linear_rows_##name##_##tag, scan_linear_args, scan_linear_rows<T, packs, back>)
-TFU_TYPES(KERNEL, forward, true, false)
-TFU_TYPES(KERNEL, backward, true, true)
-TFU_TYPES(KERNEL, forward_single, false, false)
-TFU_TYPES(KERNEL, backward_single, false, true)
+#define KERNELS(...) TFU_TYPES(KERNEL, __VA_ARGS__) TFU_COMPLEX_TYPES(KERNEL, __VA_ARGS__)
+KERNELS(forward, true, false)
+KERNELS(backward, true, true)
+KERNELS(forward_single, false, false)
+KERNELS(backward_single, false, true)

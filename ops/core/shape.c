@@ -19,6 +19,8 @@ static const struct {
     [TFU_I8] = {"int8", "i8", 1},
     [TFU_U16] = {"uint16", "u16", 2},
     [TFU_I16] = {"int16", "i16", 2},
+    [TFU_C64] = {"complex64", "c64", 8},
+    [TFU_C128] = {"complex128", "c128", 16},
     [TFU_I4] = {"int4", "i4", 1},
     [TFU_U4] = {"uint4", "u4", 1},
     [TFU_E4M3] = {"float8_e4m3fn", "e4m3", 1},
@@ -28,7 +30,7 @@ static const struct {
 const char *tfu_dtype_name(tfu_dtype dtype) { return dtypes[dtype].name; }
 const char *tfu_dtype_tag(tfu_dtype dtype) { return dtypes[dtype].tag; }
 size_t tfu_dtype_size(tfu_dtype dtype) { return dtypes[dtype].size; }
-tfu_dtype tfu_real(tfu_dtype dtype) { return dtype == TFU_F64 ? TFU_F64 : TFU_F32; }
+tfu_dtype tfu_real(tfu_dtype dtype) { return dtype == TFU_F64 || dtype == TFU_C128 ? TFU_F64 : TFU_F32; }
 
 int64_t tfu_count(const tfu_shape *shape) { return tfu_rows(shape) * tfu_cols(shape); }
 int64_t tfu_cols(const tfu_shape *shape) { return shape->rank > 0 ? shape->dim[shape->rank - 1] : 1; }

@@ -14,9 +14,10 @@ typedef struct TF_ShapeInferenceContext TF_ShapeInferenceContext;
 #include "tensorflow/c/ops.h"
 
 static const int numbers[] = {
-    [TFU_F32] = TF_FLOAT, [TFU_F16] = TF_HALF,   [TFU_BF16] = TF_BFLOAT16, [TFU_F64] = TF_DOUBLE,
-    [TFU_I32] = TF_INT32, [TFU_I64] = TF_INT64,  [TFU_BOOL] = TF_BOOL,     [TFU_U8] = TF_UINT8,
-    [TFU_I8] = TF_INT8,   [TFU_U16] = TF_UINT16, [TFU_I16] = TF_INT16};
+    [TFU_F32] = TF_FLOAT,      [TFU_F16] = TF_HALF,   [TFU_BF16] = TF_BFLOAT16, [TFU_F64] = TF_DOUBLE,
+    [TFU_I32] = TF_INT32,      [TFU_I64] = TF_INT64,  [TFU_BOOL] = TF_BOOL,     [TFU_U8] = TF_UINT8,
+    [TFU_I8] = TF_INT8,        [TFU_U16] = TF_UINT16, [TFU_I16] = TF_INT16,     [TFU_C64] = TF_COMPLEX64,
+    [TFU_C128] = TF_COMPLEX128};
 
 /* ---- running ---- */
 

@@ -32,9 +32,10 @@ TFU_EXPORT const char *tfu_xla_status(void) { return status; }
 /* ---- a call frame as a tfu_call ---- */
 
 static const int numbers[] = {
-    [TFU_F32] = XLA_FFI_DataType_F32,   [TFU_F16] = XLA_FFI_DataType_F16, [TFU_BF16] = XLA_FFI_DataType_BF16,
-    [TFU_F64] = XLA_FFI_DataType_F64,   [TFU_I32] = XLA_FFI_DataType_S32, [TFU_I64] = XLA_FFI_DataType_S64,
-    [TFU_BOOL] = XLA_FFI_DataType_PRED, [TFU_U8] = XLA_FFI_DataType_U8,   [TFU_I8] = XLA_FFI_DataType_S8};
+    [TFU_F32] = XLA_FFI_DataType_F32,   [TFU_F16] = XLA_FFI_DataType_F16,  [TFU_BF16] = XLA_FFI_DataType_BF16,
+    [TFU_F64] = XLA_FFI_DataType_F64,   [TFU_I32] = XLA_FFI_DataType_S32,  [TFU_I64] = XLA_FFI_DataType_S64,
+    [TFU_BOOL] = XLA_FFI_DataType_PRED, [TFU_U8] = XLA_FFI_DataType_U8,    [TFU_I8] = XLA_FFI_DataType_S8,
+    [TFU_C64] = XLA_FFI_DataType_C64,   [TFU_C128] = XLA_FFI_DataType_C128};
 
 static tfu_code view(const char *argument, const XLA_FFI_Buffer *b, tfu_tensor *v, tfu_error *err) {
   return tfu_view(argument, b->data, b->rank, b->dims, (int)b->dtype, numbers, TFU_COUNT(numbers), v, err);

@@ -3,6 +3,9 @@
  *
  *   g_i = dy_i + a_{i+1} g_{i+1},  da_i = g_i h_{i-1},  db_i = g_i,  dinitial = a_0 g_0
  *
+ * Of complex numbers the gradient has the conjugates of a and h, as all of TensorFlow's have: dy is the derivative of a
+ * real number by the real part, plus i times that by the imaginary part.
+ *
  * initial has the shape of a, but for the axis, which has 1. */
 #include "tfuse.h"
 
@@ -30,7 +33,7 @@ const tfu_op tfu_scan_linear = {
     .doc = "h_i = a_i * h_{i-1} + b_i along an axis, which begins with initial, or with 0.",
     .in = {"a: T", "b: T", "initial: T"},
     .out = {"y: T"},
-    .attr = {"axis: int = 0", "reverse: bool = false", TFU_T_FLOATS},
+    .attr = {"axis: int = 0", "reverse: bool = false", TFU_T_COMPLEX},
     .shape = forward_shape,
     TFU_KERNELS(scan_linear),
 };
@@ -49,7 +52,7 @@ const tfu_op tfu_scan_linear_grad = {
     .doc = "Gradient of ScanLinear: of a, of b, and of initial where it is given.",
     .in = {"dy: T", "a: T", "y: T", "initial: T"},
     .out = {"da: T", "db: T", "dinitial: T"},
-    .attr = {"axis: int = 0", "reverse: bool = false", TFU_T_FLOATS},
+    .attr = {"axis: int = 0", "reverse: bool = false", TFU_T_COMPLEX},
     .shape = grad_shape,
     TFU_KERNELS(scan_linear_grad),
 };

@@ -1,10 +1,13 @@
-"""scan_linear where factors become infinite when they are multiplied with each other, as kernels do that split a sequence."""
+"""What the cases of scan_linear have not: factors that become infinite when they are multiplied with each other, as kernels do
+that split a sequence; and complex numbers."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfuse
+from conftest import ROUTES, skip_broken_xla
+from tfuse.cases.scans.scan_linear import behind, states, stock
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -25,3 +28,85 @@ def test_a_state_of_zero_stays_zero_whatever_it_is_multiplied_by(device, length,
     np.testing.assert_array_equal(y, want)
     np.testing.assert_array_equal(db, seen)
     np.testing.assert_array_equal(da, tf.zeros_like(a))
+
+
+# ---- complex numbers ----
+
+
+def _drawn(shape, dtype, seed=0):
+    """Factors a little inside of the unit circle, terms, a state before the first step, and a gradient of the results."""
+    rng = np.random.default_rng(seed)
+    normal = lambda *of: rng.normal(size=of) + 1j * rng.normal(size=of)
+    a = rng.uniform(0.5, 1, shape) * np.exp(1j * rng.uniform(-np.pi, np.pi, shape))
+    return [tf.constant(x, dtype) for x in (a, normal(*shape), normal(shape[0], *shape[2:]), normal(*shape))]
+
+
+def _step(f, reverse):
+    def step(a, b, initial, dy):
+        with tf.GradientTape() as tape:
+            tape.watch([a, b, initial])
+            y = f(a, b, initial, reverse=reverse)
+        return [y, *tape.gradient(y, [a, b, initial], dy)]
+    return step
+
+
+def _wanted(tensors, reverse):
+    a, b, initial, dy = (t.numpy().astype(np.complex128) for t in tensors)
+    y = states(a, b, initial, reverse=reverse)[0]
+    return [y, *behind(dy, *map(np.conj, (a, y, initial)), reverse=reverse)]
+
+
+def _error(got, want):
+    return np.max(np.abs(got - want), initial=0) / max(np.max(np.abs(want), initial=0), 1e-30)
+
+
+def _near(tensors, got, reverse):
+    """At most twice as far from complex128 as the naive loop in the same dtype; two roundings are always allowed."""
+    least = 2 * np.finfo(tensors[0].dtype.as_numpy_dtype).eps
+    naive = _step(stock, reverse)(*tensors)
+    for g, n, w in zip(got, naive, _wanted(tensors, reverse)):
+        assert g.shape == w.shape and g.dtype == tensors[0].dtype
+        assert _error(g, w) <= max(2 * _error(n, w), least)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("shape", [(2, 3), (1, 1), (0, 4), (3, 0), (2, 7, 3, 9), (3, 5, 600), (2, 700, 3), (3, 1400), (2, 1301)])
+def test_complex_numbers(device, shape, dtype, reverse):
+    tensors = _drawn(shape, dtype)
+    _near(tensors, _step(tfuse.scan_linear, reverse)(*tensors), reverse)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("route", ["graph", "xla", "unknown dims"])
+def test_complex_numbers_on_other_routes(device, route, dtype):
+    if route == "xla":
+        skip_broken_xla()
+    tensors, step = _drawn((3, 40, 5), dtype), _step(tfuse.scan_linear, False)
+    unknown = [tf.TensorSpec(None, dtype)] * len(tensors)
+    made = tf.function(step, input_signature=unknown) if route == "unknown dims" else ROUTES[route](step)
+    _near(tensors, made(*tensors), False)
+
+
+def test_second_gradients_of_complex_numbers(device):
+    tensors = _drawn((2, 9, 3), "complex128")
+
+    def twice(f):
+        step = _step(f, False)
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            sizes = [tf.reduce_sum(tf.abs(t) ** 2) for t in step(*tensors)]
+            total = tf.add_n(sizes)
+        return tape.gradient(total, tensors)
+
+    for got, want in zip(twice(tfuse.scan_linear), twice(stock)):
+        np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-10)
+
+
+def test_what_does_not_go_with_complex_numbers_is_refused():
+    a, b, _, _ = _drawn((2, 3), "complex64")
+    with pytest.raises(ValueError, match="b must be complex64 like a, got float32"):
+        tfuse.scan_linear(a, tf.math.real(b))
+    with pytest.raises(ValueError, match="a must be float32, .*complex64 or complex128, got int32"):
+        tfuse.scan_linear(tf.zeros([2, 3], tf.int32), b)
+    np.testing.assert_array_equal(tfuse.scan_linear(a, b.numpy() * 9), tfuse.scan_linear(a, b * 9))  # NumPy's are taken

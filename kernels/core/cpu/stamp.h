@@ -12,7 +12,7 @@
 #undef FN
 
 /* Which of the readings name_f32 and name_f64 serves a call. */
-#define TFU_OF_REAL(call, name) ((call)->in[0].dtype == TFU_F64 ? name##_f64 : name##_f32)
+#define TFU_OF_REAL(call, name) (tfu_real((call)->in[0].dtype) == TFU_F64 ? name##_f64 : name##_f32)
 /* The entry point `name` of a kernel whose two readings are name_f32 and name_f64. */
 #define TFU_BY_REAL(name) \
   tfu_code name(tfu_call *call) { return TFU_OF_REAL(call, name)(call); }

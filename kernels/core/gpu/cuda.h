@@ -9,7 +9,7 @@
 #include "kernels/core/gpu/images.h"
 #include "tfuse.h"
 
-enum { TFU_MAX_IMAGES = 8, TFU_MAX_VARIANTS = 16, TFU_MAX_KEYS = 16 };
+enum { TFU_MAX_IMAGES = 8, TFU_MAX_VARIANTS = 16, TFU_MAX_KEYS = 20 };
 _Static_assert((int)TFU_DTYPES <= (int)TFU_MAX_KEYS, "every dtype is a key");
 
 typedef struct tfu_module {

@@ -26,7 +26,8 @@ from tfuse._core._registered import Registered, given, registry
 Tensor = tf.Tensor  # a global is found faster than an attribute of tf
 FLOATS = (tf.float32, tf.float16, tf.bfloat16, tf.float64)
 MOST_AXES = 8  # TFU_MAX_RANK of the library
-_LARGEST = {dtype: float(dtype.max) for dtype in (*FLOATS, tf.int32, tf.int64, tf.int8, tf.uint8)}
+_COMPLEX = (tf.complex64, tf.complex128)
+_LARGEST = {dtype: float(dtype.real_dtype.max) for dtype in (*FLOATS, *_COMPLEX, tf.int32, tf.int64, tf.int8, tf.uint8)}
 composites = {}  # by name, and those of others by module and name
 
 
@@ -302,14 +303,15 @@ def vjp(plain):
 
     def composition(dy, *inputs, **attributes):
         inputs = [tf.identity(i) for i in inputs]  # the same tensor given twice would get the sum of both gradients, twice
-        floats = [i for i in inputs if i.dtype.is_floating]
+        differs = lambda i: i.dtype.is_floating or i.dtype.is_complex
+        watched = [i for i in inputs if differs(i)]
         with tf.GradientTape() as tape:
-            tape.watch(floats)
+            tape.watch(watched)
             y = plain(*inputs, **attributes)
         if isinstance(y, (list, tuple)):
             y, dy = zip(*[(a, b) for a, b in zip(y, dy) if b is not None])
-        gradients = iter(tape.gradient(y, floats, dy, unconnected_gradients=tf.UnconnectedGradients.ZERO))
-        gradients = [next(gradients) if i.dtype.is_floating else None for i in inputs]
+        gradients = iter(tape.gradient(y, watched, dy, unconnected_gradients=tf.UnconnectedGradients.ZERO))
+        gradients = [next(gradients) if differs(i) else None for i in inputs]
         return gradients if len(gradients) > 1 else gradients[0]
 
     return composition
@@ -364,8 +366,8 @@ def _clearer(f, inputs, options, error):
 
 
 def real(dtype):
-    """What values of a dtype are computed in."""
-    return tf.float64 if dtype == tf.float64 else tf.float32
+    """What values of a dtype are computed in: complex ones in their own."""
+    return dtype if dtype in (tf.float64, *_COMPLEX) else tf.float32
 
 
 def may_record(training=None):

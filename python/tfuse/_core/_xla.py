@@ -12,7 +12,8 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import control_flow_util
 
 _TYPES = {tf.float32: "f32", tf.float16: "f16", tf.bfloat16: "bf16", tf.float64: "f64",
-          tf.int32: "i32", tf.int64: "i64", tf.bool: "i1", tf.int8: "i8", tf.uint8: "ui8"}
+          tf.int32: "i32", tf.int64: "i64", tf.bool: "i1", tf.int8: "i8", tf.uint8: "ui8",
+          tf.complex64: "complex<f32>", tf.complex128: "complex<f64>"}
 
 
 def custom_call(target, inputs, specs, dims, attributes, aliases=(), room=0):
@@ -156,7 +157,7 @@ def _type(dtype, shape):
 
 
 def _row_major(type_):
-    rank = type_.count("x")
+    rank = type_.replace("complex", "").count("x")
     return "dense<%s> : tensor<%dxindex>" % (list(range(rank))[::-1] if rank else "", rank)
 
 

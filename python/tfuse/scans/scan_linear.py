@@ -19,9 +19,10 @@ def _plain(a, b, initial, axis=0, reverse=False):
 
 
 def _plain_grad(dy, a, y, initial, axis=0, reverse=False):
-    """The same the other way: s_i = a_i g_i, and g_i = dy_i + s_{i+1}."""
+    """The same the other way: s_i = a_i g_i, and g_i = dy_i + s_{i+1}; with the conjugates of complex factors."""
     dtype = dy.dtype
     dy, a, y, initial = (tf.cast(t, real(dtype)) for t in (dy, a, y, initial))
+    a, y, initial = map(tf.math.conj, (a, y, initial))
     dy, a, y = (tf.reverse(t, [axis]) if reverse else t for t in (dy, a, y))
     s = _plain(a, a * dy, tf.zeros([0], a.dtype), axis, True)
     end = tf.zeros_like(tf.reduce_sum(a, axis, keepdims=True))
@@ -50,14 +51,14 @@ def scan_linear(a, b, initial=None, axis=1, reverse=False):
     """Returns h_i = a_i h_{i-1} + b_i along an axis: forward one pass over memory, and one backward.
 
     Args:
-      a: float tensor.
+      a: tensor of floats, or of complex numbers.
       b: tensor of a's shape.
       initial: h before the first step, of a's shape without the axis; None for zeros.
       axis: a number.
       reverse: whether the last position comes first.
 
     Returns:
-      All h, of a's shape. What is multiplied and added is float32, or float64.
+      All h, of a's shape. What is multiplied and added is float32, or float64; complex numbers are of two such parts.
 
     Raises:
       ValueError or InvalidArgumentError: shapes or dtypes that do not belong together, or no such axis.

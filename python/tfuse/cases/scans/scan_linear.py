@@ -17,7 +17,7 @@ def _turned(f):
 
 
 @_turned
-def _states(a, b, h):
+def states(a, b, h):
     y = np.zeros_like(a)
     for i in range(len(a)):
         y[i] = h = a[i] * h + b[i]
@@ -25,7 +25,7 @@ def _states(a, b, h):
 
 
 @_turned
-def _behind(dy, a, y, initial):
+def behind(dy, a, y, initial):
     da, db, s = np.zeros_like(a), np.zeros_like(a), np.zeros_like(initial)
     for i in range(len(a))[::-1]:
         db[i] = g = dy[i] + s
@@ -34,10 +34,10 @@ def _behind(dy, a, y, initial):
 
 
 def _gradient(dy, a, b, initial, **options):
-    return _behind(dy, a, _states(a, b, initial, **options)[0], initial, **options)
+    return behind(dy, a, states(a, b, initial, **options)[0], initial, **options)
 
 
-def _stock(a, b, initial, axis=1, reverse=False):
+def stock(a, b, initial, axis=1, reverse=False):
     """Step by step, as one writes it."""
     rank = len(a.shape)
     order = [axis % rank, *(i for i in range(rank) if i != axis % rank)]
@@ -56,8 +56,8 @@ def _without(shape):
 _refused = refusing(tfuse.scan_linear, a=ones(2, 3, 4), b=ones(2, 3, 4))
 _INPUTS = {"a": Input(lambda s: s, lambda rng, own, _: rng.uniform(-1, 1, own)), "b": lambda s: s, "initial": _without}
 CASES = [
-    Case(name="scan_linear", run=tfuse.scan_linear, plain=_stock, special=False, summed=lambda s: s[1],
-         reference=lambda *inputs, **options: _states(*inputs, **options)[0], gradient=_gradient, inputs=_INPUTS,
+    Case(name="scan_linear", run=tfuse.scan_linear, plain=stock, special=False, summed=lambda s: s[1],
+         reference=lambda *inputs, **options: states(*inputs, **options)[0], gradient=_gradient, inputs=_INPUTS,
          options=[{}, {"reverse": True}],
          fit=lambda s: s if len(s) > 2 else (s[0], min(s[1], 20)),
          shapes=[(2, 3), (1, 1), (0, 4), (3, 0), (3, 40, 5), (2, 7, 3, 9), (3, 5, 600), (2, 700, 3), (700, 9), (3, 1400), (2, 1301)], rejects=[
