@@ -22,7 +22,7 @@ import tensorflow as tf
 import servers
 import tfuse
 from conftest import GPUS, ROOT
-from infer import Client, Refused
+from infer import NAMES, Client, Refused
 from load import Load
 from servers import NO_TRITON, free_port, like_a_server, start
 from tfuse._core import _library
@@ -460,10 +460,22 @@ def triton(folder):
         yield port
 
 
+def by_nvidias_client(port, name, values):
+    http = pytest.importorskip("tritonclient.http")
+    inputs = []
+    for key, value in values.items():
+        inputs.append(http.InferInput(key, value.shape, NAMES[value.dtype.name]))
+        inputs[-1].set_data_from_numpy(value)
+    with http.InferenceServerClient("127.0.0.1:%d" % port) as client:
+        result = client.infer(name, inputs)
+        return {output["name"]: result.as_numpy(output["name"]) for output in result.get_response()["outputs"]}
+
+
+@pytest.mark.parametrize("infer", [lambda port, *about: Client(port).infer(*about), by_nvidias_client], ids=["own", "nvidia"])
 @pytest.mark.parametrize("name", MODELS)
-def test_triton_gives_what_python_gives(folder, triton, name):
+def test_triton_gives_what_python_gives(folder, triton, name, infer):
     values = values_for(folder, name, 5)
-    same_bits(Client(triton).infer(name, values), expected(folder, name, values))
+    same_bits(infer(triton, name, values), expected(folder, name, values))
 
 
 def test_triton_strings_and_scalars(folder, triton):
