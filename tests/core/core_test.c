@@ -181,7 +181,7 @@ static void test_counts(void) {
     CHECK(tfu_dtype_size(i) == dtypes[i].size);
   }
   for (int i = 0; i < TFU_DTYPES; i++) { /* kernels are named by tags */
-    CHECK_FOR(tfu_dtype_name(i) && tfu_dtype_tag(i) && tfu_dtype_size(i) >= 1 && tfu_dtype_size(i) <= 8, "%d", i);
+    CHECK_FOR(tfu_dtype_name(i) && tfu_dtype_tag(i) && tfu_dtype_size(i) >= 1 && tfu_dtype_size(i) <= 16, "%d", i);
     for (int other = 0; other < i; other++)
       CHECK_FOR(strcmp(tfu_dtype_name(i), tfu_dtype_name(other)) && strcmp(tfu_dtype_tag(i), tfu_dtype_tag(other)),
                 "%d and %d", i, other);
