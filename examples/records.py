@@ -167,7 +167,7 @@ def bars(axis, rows, values, labels, margin=0.15, behind=None):
     axis.barh(names, values, color=colours)
     axis.bar_label(pale, labels, padding=3, fontsize=8)
     axis.margins(x=margin)
-    axis.locator_params(axis="x", nbins=6)  # numbers as long as these stand beside each other
+    axis.locator_params(axis="x", nbins=6, integer=True)  # numbers as long as these stand beside each other
     axis.xaxis.set_major_formatter("{x:,.0f}")
 
 

@@ -7,7 +7,7 @@
 
 /* Raised with every change of what is compiled into a library of ops: tfu_op, tfu_call, tfu_entry, and whatever the
  * headers say that it may include. A library that was built for another number is refused. */
-enum { TFU_ABI = 5 };
+enum { TFU_ABI = 6 };
 
 struct TF_OpKernelConstruction;
 struct TF_ShapeInferenceContext;

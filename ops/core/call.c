@@ -46,7 +46,8 @@ tfu_code tfu_infer(tfu_call *call, tfu_shape *own, int64_t *elements) {
     int64_t n = 1, bytes;
     for (int d = 0; d < shapes[i].rank; d++)
       if (__builtin_mul_overflow(n, shapes[i].dim[d], &n)) n = INT64_MAX;
-    if (__builtin_mul_overflow(n, (int64_t)sizeof(double), &bytes) || __builtin_add_overflow(*elements, n, elements))
+    if (__builtin_mul_overflow(n, (int64_t)(2 * sizeof(double)), &bytes) ||
+        __builtin_add_overflow(*elements, n, elements))
       return tfu_fail(call->err, TFU_EXHAUSTED, "output %s of shape %s is larger than any memory",
                       tfu_output_name(call, i), tfu_show(&shapes[i]).text);
   }

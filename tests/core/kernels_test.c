@@ -263,6 +263,25 @@ static void test_placement(void) {
   }
 }
 
+/* Nor of complex numbers, in the ops that take them. */
+static void test_placement_of_complex_numbers(void) {
+  static const tfu_shape shapes[] = {SHAPE(1), SHAPE(7, 3), SHAPE(2, 5, 129), SHAPE(70, 1030), SHAPE(MANY(33000), 3)};
+  int found = 0;
+  for (const row *w = rows; w < rows + TFU_COUNT(rows); w++) {
+    int takes = 0;
+    for (int i = 0; w->op->attr[i]; i++) takes |= !strcmp(w->op->attr[i], TFU_T_COMPLEX);
+    for (int i = 0; takes && i < 2 * TFU_COUNT(shapes); i++, found++) {
+      const sample plain = sample_of(w, i % 2 ? TFU_C128 : TFU_C64, shapes[i / 2]);
+      sample odd = plain;
+      odd.offset = 1;
+      odd.before = 0x3c;
+      const outcome want = run_sample(&plain), moved = run_sample(&odd);
+      CHECK_FOR(want.elements > 0 && same(&want, &moved), SAMPLE_TEXT(plain));
+    }
+  }
+  CHECK(found > 0);
+}
+
 /* Sums over nothing are zero, whichever dimension is empty; whatever else is left is written. */
 static void test_empty(void) {
   static const tfu_shape shapes[] = {SHAPE(0), SHAPE(0, 8), SHAPE(3, 0, 8), SHAPE(5, 0)};
@@ -362,6 +381,7 @@ int main(void) {
   test_every_op();
   if (failures) return verdict();
   test_placement();
+  test_placement_of_complex_numbers();
   test_empty();
   test_scratch();
   test_thread_counts();

@@ -113,6 +113,7 @@ enum {
   NUMBERS = (1 << TFU_BOOL) - 1,
   INTEGERS = NUMBERS - FLOATS,
   ALL = 2 * NUMBERS + 1,
+  COMPLEX = 1 << TFU_C64 | 1 << TFU_C128,
   ONE = 0x3f800000 /* the bits of 1.0f */
 };
 
@@ -149,6 +150,10 @@ static const struct line {
     {&tfu_scan, "x", FLOATS, {3, -1, 1}},
     {&tfu_scan_recurrence, "xx", 1 << TFU_F32 | 1 << TFU_F64, {-1}},
     {&tfu_scan_recurrence, "xx", 1 << TFU_F32 | 1 << TFU_F64, {0, 1, 1}},
+    {&tfu_scan_linear, "xx0", FLOATS | COMPLEX, {-1}},
+    {&tfu_scan_linear, "xx0", FLOATS | COMPLEX, {0, 1}},
+    {&tfu_scan_linear_grad, "xxx0", FLOATS | COMPLEX, {-1, 1}},
+    {&tfu_scan_linear_grad, "xxx0", FLOATS | COMPLEX, {0}},
     {&tfu_sort, "x", NUMBERS, {1}},
     {&tfu_argsort, "x", NUMBERS, {0}},
     {&tfu_unsort, "xxx", NUMBERS, {0}},
@@ -251,10 +256,11 @@ static void run_all(void) {
   /* Transpositions name their axes by the rank. */
   static const int64_t reversed[] = {0, 0x0, 0x01, 0x012}, swapped[] = {0, 0x0, 0x01, 0x201};
   for (const tfu_shape *x = shapes; x < shapes + TFU_COUNT(shapes); x++)
-    for (tfu_dtype dtype = 0; dtype < TFU_MOVED; dtype++)
+    for (tfu_dtype dtype = 0; dtype < TFU_DTYPES; dtype++)
       for (int odd = 0; odd < 2; odd++) {
         for (const struct line *l = lines; l < lines + TFU_COUNT(lines); l++)
           if (l->dtypes >> dtype & 1) run_call(l->op, l->in, l->attr, dtype, x, odd);
+        if (dtype >= TFU_MOVED) continue;
         run_call(&tfu_transpose, "x", &reversed[x->rank], dtype, x, odd);
         run_call(&tfu_transpose, "x", &swapped[x->rank], dtype, x, odd);
       }

@@ -101,7 +101,11 @@ static void set_attributes(const row *w, tfu_value *value) {
   }
 }
 
-static void fill(const sample *s, tfu_tensor *t, const char *text, unsigned seed) {
+static void fill(const sample *s, const tfu_tensor *t, const char *text, unsigned seed) {
+  if (t->dtype == TFU_C64 || t->dtype == TFU_C128) {
+    fill(s, &(tfu_tensor){t->data, tfu_real(t->dtype), tfu_append(&t->shape, 2)}, text, seed);
+    return;
+  }
   const char *how = text + strcspn(text, "+<^|");
   const int64_t count = tfu_count(&t->shape), most = *how == '<' || *how == '^' ? size_of(s, how[1]) : 1000;
   for (int64_t at = 0; at < count; at += TFU_TILE) {

@@ -109,4 +109,15 @@ def test_what_does_not_go_with_complex_numbers_is_refused():
         tfuse.scan_linear(a, tf.math.real(b))
     with pytest.raises(ValueError, match="a must be float32, .*complex64 or complex128, got int32"):
         tfuse.scan_linear(tf.zeros([2, 3], tf.int32), b)
-    np.testing.assert_array_equal(tfuse.scan_linear(a, b.numpy() * 9), tfuse.scan_linear(a, b * 9))  # NumPy's are taken
+    for imaginary in [1j, np.full([2, 3], 1j)]:  # which NumPy and TensorFlow would drop
+        with pytest.raises(ValueError, match="b must be float32 like a, got complex128"):
+            tfuse.scan_linear(tf.ones([2, 3]), imaginary)
+    with pytest.raises(ValueError, match="initial must be float32 like a, got complex128"):
+        tfuse.scan_linear(tf.ones([2, 3]), tf.ones([2, 3]), np.array([1j, 2j]))
+
+
+def test_arrays_beside_complex_numbers(device):
+    a, b, initial, _ = _drawn((2, 3), "complex64")
+    np.testing.assert_array_equal(tfuse.scan_linear(a, b.numpy() * 9, initial.numpy()), tfuse.scan_linear(a, b * 9, initial))
+    np.testing.assert_array_equal(tfuse.scan_linear(a, [[1, 2, 3], [4, 5, 6]], [1.5, 2]),
+                                  tfuse.scan_linear(a, tf.constant([[1, 2, 3], [4, 5, 6]], a.dtype), tf.constant([1.5, 2], a.dtype)))

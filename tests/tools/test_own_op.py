@@ -125,7 +125,7 @@ __attribute__((constructor)) static void start(void) { tfu_register(&library); }
 
 
 @pytest.mark.parametrize("code, message", [
-    (REGISTER % 99, "it was built for version 99 of tfuse's interface, and this tfuse has version 5: build it again"),
+    (REGISTER % 99, "it was built for version 99 of tfuse's interface, and this tfuse has version 6: build it again"),
     ("int nothing;", "registers no ops with tfuse"),
     ("void tfu_of_a_later_tfuse(void);\n"
      "__attribute__((constructor)) static void start(void) { tfu_of_a_later_tfuse(); }",

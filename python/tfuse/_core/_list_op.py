@@ -36,7 +36,7 @@ class ListOp(Registered):
 
     def __call__(self, *arguments, **attributes):
         if context.executing_eagerly() or not _op.inside_xla():
-            told = {"S": _op.real(arguments[0][0].dtype)} if "S" in self._told else {}
+            told = {"S": _op.real(arguments[0][0].dtype).real_dtype} if "S" in self._told else {}
             results = self._raw(*arguments, **attributes, **told)
             results = self._flat(results if isinstance(results, (list, tuple)) else [results])
             return self._nested(self._definition.output_arg, results, arguments)

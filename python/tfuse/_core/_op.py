@@ -165,7 +165,8 @@ class FusedOp(Registered, SizedByInputs):
 
     def dtypes(self, dtype):
         """For each input, the dtypes it may have where the first has `dtype`; what is not given takes the first of them."""
-        types = {"T": [dtype], "S": [real(dtype)], "K": list(dict.fromkeys([dtype, real(dtype)]))}
+        parts = real(dtype).real_dtype  # of complex numbers, what their parts are
+        types = {"T": [dtype], "S": [parts], "K": list(dict.fromkeys([dtype, parts]))}
         for a in self._definition.attr:
             if a.type == "type" and a.name not in types:  # of floats only the first input's, where that is one
                 allowed = [t for t in map(tf.as_dtype, a.allowed_values.list.type)
@@ -174,7 +175,7 @@ class FusedOp(Registered, SizedByInputs):
         return [types[a.type_attr] if a.type_attr else [tf.as_dtype(a.type)] for a in self._definition.input_arg]
 
     def _told_types(self, dtype):
-        return {kind: real(dtype) if kind == "S" else dtype for kind in self._told}
+        return {kind: real(dtype).real_dtype if kind == "S" else dtype for kind in self._told}
 
     def _convert(self, inputs):
         first = inputs[0]
@@ -220,8 +221,11 @@ class FusedOp(Registered, SizedByInputs):
             return tf.convert_to_tensor(value)
         dtype = allowed[0]
         try:
-            if allowed != [dtype] or not dtype.is_floating:
-                natural, floats = tf.as_dtype(np.asarray(value).dtype), all(t.is_floating for t in allowed)
+            natural = tf.as_dtype(np.asarray(value).dtype)
+            if natural.is_complex and not dtype.is_complex:  # NumPy would drop the imaginary parts
+                raise self._wrong_dtype(i, allowed, natural)
+            if allowed != [dtype] or not (dtype.is_floating or dtype.is_complex):
+                floats = all(t.is_floating for t in allowed)
                 dtype = dtype if floats and natural not in allowed else self._of_kind(i, natural, allowed)
             largest = 0 if dtype.is_bool else np.max(np.abs(np.where(np.isfinite(value), value, 0)), initial=0)
         except NotImplementedError:  # a list of symbolic tensors
@@ -366,8 +370,8 @@ def _clearer(f, inputs, options, error):
 
 
 def real(dtype):
-    """What values of a dtype are computed in: complex ones in their own."""
-    return dtype if dtype in (tf.float64, *_COMPLEX) else tf.float32
+    """What values of a dtype are computed in: float64 and complex numbers in their own dtype, all others in float32."""
+    return tf.as_dtype(dtype) if dtype in (tf.float64, *_COMPLEX) else tf.float32
 
 
 def may_record(training=None):

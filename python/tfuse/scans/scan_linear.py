@@ -4,7 +4,7 @@ import numbers
 
 import tensorflow as tf
 
-from tfuse._core._op import FusedOp, composite, given, has_dtype, real
+from tfuse._core._op import FusedOp, composite, given, real
 from tfuse.scans.scan import _before, _steps
 
 
@@ -58,7 +58,7 @@ def scan_linear(a, b, initial=None, axis=1, reverse=False):
       reverse: whether the last position comes first.
 
     Returns:
-      All h, of a's shape. What is multiplied and added is float32, or float64; complex numbers are of two such parts.
+      All h, of a's shape. Products and sums are in float32; those of float64 and complex128 are in float64.
 
     Raises:
       ValueError or InvalidArgumentError: shapes or dtypes that do not belong together, or no such axis.
@@ -73,7 +73,7 @@ def scan_linear(a, b, initial=None, axis=1, reverse=False):
     if a.shape.rank is not None and not -a.shape.rank <= axis < a.shape.rank:
         raise ValueError("scan_linear: axis must be one of a %s, got %d" % (a.shape.as_list(), axis))
     if initial is not None:
-        initial = tf.convert_to_tensor(initial, None if has_dtype(initial) else a.dtype)
+        initial = _scan.tensors(a, None, initial)[2]
         wanted = None if a.shape.rank is None else a.shape[:axis % a.shape.rank].concatenate(a.shape[axis % a.shape.rank + 1:])
         if wanted is not None and not initial.shape.is_compatible_with(wanted):
             raise ValueError("scan_linear: initial must have the shape of a without the axis, %s, got %s" % (
