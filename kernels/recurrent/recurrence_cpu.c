@@ -8,8 +8,10 @@
 #include "kernels/core/arithmetic.h"
 #include "kernels/core/cpu/workers.h"
 
-/* Multiplications that a thread is worth waking for: some ten microseconds. */
-enum { WORTH_A_THREAD = 1 << 18 };
+/* Multiplications that a thread is worth waking for: some ten microseconds. And how many sequences a task has at least:
+ * in every step, each task reads the whole recurrent kernel, while threads that share a task read a part of it, which
+ * stays in their caches. */
+enum { WORTH_A_THREAD = 1 << 18, FEWEST_ROWS = 8 };
 
 typedef struct strips_of_step {
   const recurrence_job *j;
@@ -102,7 +104,8 @@ tfu_code FN(tfu_recurrence_run)(tfu_call *call, int backward, recurrence_rows *t
                       .padded = padded,
                       .task = task,
                       .scaled = tfu_given(&call->in[backward ? TFU_RECGRAD_SCALE : TFU_RECUR_SCALE].shape)};
-  const int64_t each = TFU_PRODUCT_ROUND(divide_up(size.batch, threads), ROWS);
+  const int64_t fair = TFU_PRODUCT_ROUND(divide_up(size.batch, threads), ROWS),
+                each = fair > FEWEST_ROWS ? fair : FEWEST_ROWS;
   j.rows = (int)least(MOST_ROWS, each);
   j.tasks = divide_up(size.batch, j.rows);
   j.strips_each = strips_each(&j, j.outer / COLS, j.inner * COLS * ROWS, threads);
