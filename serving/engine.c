@@ -122,7 +122,7 @@ int64_t tfu_engine_available(const tfu_engine *e) { return tfu_pages_available(e
 
 static tfu_code check(const tfu_engine *e, const tfu_generation *g, tfu_error *err) {
   TFU_REQUIRE(err, g->prompt_length > 0 && g->new_tokens > 0,
-              "a prompt has at least one token and asks for at least one, got %lld and %lld",
+              "a request needs a prompt of at least one token, and at least one new token; got %lld and %lld",
               (long long)g->prompt_length, (long long)g->new_tokens);
   TFU_REQUIRE(err, g->prompt_length <= e->steps.room && g->new_tokens <= e->steps.room - g->prompt_length,
               "a prompt of %lld tokens and %lld new ones are more than the %lld that a request may have",

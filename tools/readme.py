@@ -78,8 +78,10 @@ def models(saved):
     stock = " and, where measured, %s as in stock Keras" % times(STOCK) if ratios(STOCK) else ""
     number = NUMBERS.get(len(found), str(len(found)))
     said = ("With `tfuse.enable()` as the only change, %s models in plain Keras and KerasHub train %s %s on an %s as in "
-            "compiled PyTorch%s. These ratios are those of the last column, which is what a plain `compile()` gives. The "
-            "column before it has `compile(jit_compile=False)`." % (number, how, times(RIVAL), saved["hardware"], stock))
+            "compiled PyTorch%s. These ratios compare the last column, `compile(jit_compile=True)`, which is Keras's default%s. The "
+            "column before it has `compile(jit_compile=False)`." % (
+                number, how, times(RIVAL), saved["hardware"], stock,
+                " for all models but the LSTM" if any(model == "lstm" for model, _ in found) else ""))
     lines = ["![%s models in stock Keras, in compiled PyTorch, and in Keras with tfuse: speed and memory](%s)" % (
                  number.capitalize(), PICTURE), "", _wrapped(said), "",
              "| a step of `fit()` (in brackets: alone, its batch on the GPU already) | %s |" % " | ".join(COLUMNS.values()),
@@ -105,7 +107,7 @@ def dashes(saved):
     if not lacking:
         return ""
     which, names = map(dict.fromkeys, zip(*lacking))
-    return ("A dash, or a time in brackets alone, marks what was not measured or was stopped early; "
+    return ("A dash means not measured, or stopped early; "
             "`python examples/compare.py --models %s --rows %s` measures it. " % (
                 ",".join(which), ",".join(records.ROWS[name][1] for name in COLUMNS if name in names)))
 

@@ -1,6 +1,7 @@
 """Fused operations for TensorFlow, on CPU and GPU, eagerly, in tf.function and inside XLA."""
 
 from tfuse._version import __version__
+from tfuse._core import _command
 from tfuse._core._explain import explain
 from tfuse._core._library import load
 from tfuse import own

@@ -46,7 +46,6 @@ def run(arguments):
         parser.print_help()
         return 2
     chosen = parser.parse_args(arguments)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
     try:
         command = __import__("tfuse._tools._" + chosen.command.replace("-", "_"), fromlist=["main"])
     except ImportError as error:

@@ -289,9 +289,10 @@ def test_requests_that_are_not_there(engine):
 
 
 @pytest.mark.parametrize("prompt, new, message", [
-    ([], 3, "at least one token"), ([1], 0, "asks for at least one"), ([1] * 1000, 100, "more than the 1024"),
+    ([], 3, "at least one token"), ([1], 0, "at least one new token; got 1 and 0"), ([1] * 1000, 100, "more than the 1024"),
     ([5, 97], 3, "ids are from 0 to 96, got 97"), ([5, -1], 3, "ids are from 0 to 96, got -1"),
-], ids=["empty", "nothing", "long", "word", "negative"])
+    ("hi", 3, "a prompt is a list of token ids, got 'hi'"), ([[1, 2]], 3, "a prompt is a list of token ids"),
+], ids=["empty", "nothing", "long", "word", "negative", "text", "nested"])
 def test_what_is_refused(engine, prompt, new, message):
     with pytest.raises(ValueError, match=message):
         engine.add(prompt, new)

@@ -145,7 +145,8 @@ def test_one_that_fails_does_not_take_others_along(monkeypatch):
 @pytest.mark.parametrize("call, error, message", [
     (lambda: tfuse.generate(greedy(), "a text", 5), TypeError, "prompts is a list"),
     (lambda: tfuse.generate(greedy(), ["a text"], 5), ValueError, "has no preprocessor"),
-    (lambda: tfuse.generate(greedy(), PROMPTS, [1, 2]), ValueError, "broadcast"),
+    (lambda: tfuse.generate(greedy(), PROMPTS, [1, 2]), ValueError, "max_new_tokens has 2 numbers, and there are %d prompts" % len(PROMPTS)),
+    (lambda: tfuse.generate(greedy(), [5, 17, 3], 5), TypeError, r"such as \[\[5, 17, 3\]\]; got \[5, 17, 3\]"),
     (lambda: tfuse.generate(greedy(), PROMPTS, 5, sampler="beam"), ValueError, "the sampler is a BeamSampler"),
     (lambda: tfuse.generate(greedy(), PROMPTS, 5, stop_token_ids="end"), ValueError, "ids, None or \"auto\", got 'end'"),
     (lambda: tfuse.generate(greedy(), PROMPTS, 5, stop_token_ids=["a"]), ValueError, "ids, None or \"auto\", got \\['a'\\]"),
@@ -154,7 +155,7 @@ def test_one_that_fails_does_not_take_others_along(monkeypatch):
      "does not serve this model, and its own generate.. does: KerasHub.s own generate.. rotates the query"),
     (lambda: tfuse.generate(keras.Sequential([keras.Input([3])]), PROMPTS, 5), ValueError,
      "does not serve this model: a Sequential is no CausalLM of KerasHub"),
-], ids=["one text", "no preprocessor", "limits", "sampler", "stop", "stops", "family", "another model"])
+], ids=["one text", "no preprocessor", "limits", "one prompt", "sampler", "stop", "stops", "family", "another model"])
 def test_what_is_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()

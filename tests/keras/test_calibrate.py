@@ -203,7 +203,8 @@ def test_few_rows_are_kept():
 def test_refusals():
     made, x = model(), np.ones((4, 6, 16), "float32")
     for wrong, text in ((dict(method="median"), "method must be one of"), (dict(bits=4), "bits must be 8, got 4"),
-                        (dict(percentile=0), "percentile must be"), (dict(data=[]), "there are no data"),
+                        (dict(percentile=0.9999), "percentile must be from 50 to 100"), (dict(most_error=-1), "most_error must be"),
+                        (dict(data=[]), "there are no data"), (dict(model="model.keras"), "model must be a Keras model, got 'model.keras'"),
                         (dict(data=[x * np.nan]), "einsum: there are inputs that are infinite or no numbers"),
                         (dict(model=keras.Sequential([keras.Input((2,)), keras.layers.ReLU()])), "no Dense or EinsumDense")):
         with pytest.raises(ValueError, match=text):
@@ -227,6 +228,13 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit, match="--plot: Format 'none' is not supported"):  # after what was asked for is saved
         main([*arguments, "--save", str(tmp_path / "small.keras"), "--plot", str(tmp_path / "ranges.none")])
     assert (tmp_path / "small.keras").exists()
+    with pytest.raises(SystemExit, match="there is no folder .*nowhere for"):  # before anything is measured
+        main([*arguments, "--save", str(tmp_path / "nowhere/small.keras")])
+    with pytest.raises(SystemExit, match="--data must name a .npy file, got .*model.keras"):
+        main([*arguments[:3], str(tmp_path / "model.keras")])
+    np.save(tmp_path / "flat.npy", x[:, 0])
+    with pytest.raises(SystemExit, match=r"flat.npy has shape \(64, 16\); the model takes \(None, 6, 16\)"):
+        main([*arguments[:3], str(tmp_path / "flat.npy")])
     with pytest.raises(SystemExit, match="--save must name a .keras file, got small.h5"):
         main(["calibrate", "none.keras", "--data", "none.npy", "--save", "small.h5"])
     monkeypatch.delattr(keras.quantizers, "Int8QuantizationConfig")

@@ -105,8 +105,12 @@ def test_second_gradients_of_complex_numbers(device):
 
 def test_what_does_not_go_with_complex_numbers_is_refused():
     a, b, _, _ = _drawn((2, 3), "complex64")
-    with pytest.raises(ValueError, match="b must be complex64 like a, got float32"):
+    with pytest.raises(ValueError, match="b must be complex64 like a, got float32; cast the real one"):
         tfuse.scan_linear(a, tf.math.real(b))
+    with pytest.raises(ValueError, match="b must have the shape of a, .3., got .2, 3.; tf.broadcast_to"):
+        tfuse.scan_linear(a[0], b)
+    with pytest.raises(ValueError, match="selective_scan: a must be real, got complex numbers; tfuse.scan_linear takes these"):
+        tfuse.selective_scan(*[tf.ones([1, 4, 8])] * 2, np.ones([8, 2]) * 1j, *[tf.ones([1, 4, 2])] * 2)
     with pytest.raises(ValueError, match="a must be float32, .*complex64 or complex128, got int32"):
         tfuse.scan_linear(tf.zeros([2, 3], tf.int32), b)
     for imaginary in [1j, np.full([2, 3], 1j)]:  # which NumPy and TensorFlow would drop

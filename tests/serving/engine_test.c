@@ -336,8 +336,8 @@ static void test_refused(void) {
     int64_t length, new_tokens;
     const char *why;
   } cases[] = {
-      {0, 1, "a prompt has at least one token and asks for at least one, got 0 and 1"},
-      {1, 0, "a prompt has at least one token and asks for at least one, got 1 and 0"},
+      {0, 1, "a request needs a prompt of at least one token, and at least one new token; got 0 and 1"},
+      {1, 0, "a request needs a prompt of at least one token, and at least one new token; got 1 and 0"},
       {5, INT64_MAX,
        "a prompt of 5 tokens and 9223372036854775807 new ones are more than the 32 that a request may have"},
       {20, 13, "a prompt of 20 tokens and 13 new ones are more than the 32 that a request may have"},

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import socket
 import stat
@@ -278,25 +279,58 @@ def test_what_export_refuses(folder, tmp_path, capsys):
     for arguments, why in ((["--generate", "--max-batch", "4", "--stock"], "--stock, --max-batch: not with --generate"),
                            (["--rows", "4"], "--rows: only with --generate"),
                            (["--generate", "--rows", "0"], "at least 1, got 0"), (["--delay", "-5"], "at least 0, got -5"),
-                           (["--generate", "--room", "-1"], "at least 1, got -1")):
+                           (["--generate", "--room", "-1"], "at least 1, got -1"), (["--max-batch", "-3"], "at least 0, got -3"),
+                           (["--max-batch", "99999999999"], "got 99999999999"), (["--delay", "x"], "at least 0, got x")):
         with pytest.raises(SystemExit):
             export(*arguments)
         assert why in capsys.readouterr().err
     with pytest.raises(SystemExit, match="--stock: .*sums is a SavedModel"):
         export("--stock")
+    for name in ("a/b", "../oops", ".."):
+        with pytest.raises(SystemExit, match="--name is the name of a folder in .*, without a path, got " + re.escape(name)):
+            export("--name", name)
+    with pytest.raises(SystemExit, match="text is a file, and DIR is the folder of models"):
+        (tmp_path / "text").touch()
+        _export.main([str(folder / "sums"), str(tmp_path / "text")])
+    with pytest.raises(SystemExit, match="text is no model"):
+        _export.main([str(tmp_path / "text"), str(tmp_path / "served")])
     assert not list((tmp_path / "served").glob("*"))
     assert export("--ragged", "ids:1  doubled:1") == 0
     assert '{ string_value: "ids:1,doubled:1" }' in (tmp_path / "served/sums/config.pbtxt").read_text()
 
 
+def test_open_sizes_are_some_that_the_model_takes(tmp_path, capsys):
+    x = keras.Input([None, None, 3], name="picture")
+    y = keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(4, 3)(keras.layers.MaxPooling2D()(keras.layers.Conv2D(4, 3)(x))))
+    keras.Model(x, y).save(tmp_path / "conv.keras")
+    for options, size in (["--name", "found"], 8), (["--name", "asked", "--size", "40"], 40), (["--name", "none", "--size", "2"], 1):
+        assert _export.main([str(tmp_path / "conv.keras"), str(tmp_path / "served"), *options]) == 0
+        home = tmp_path / "served" / options[1]
+        request, = json.loads((home / "request.json").read_text())["inputs"]
+        assert request["shape"] == [1, size, size, 3]
+        warmed = "dims: [%d, %d, 3]" % (size, size) in (home / "config.pbtxt").read_text()
+        said = capsys.readouterr().err
+        assert warmed != (options[1] == "none") and ("a first run with open sizes of 2 failed: " in said) != warmed
+    with pytest.raises(SystemExit, match="--ragged picture:3: that axis is always 3"):
+        _export.main([str(tmp_path / "conv.keras"), str(tmp_path / "served"), "--name", "ragged", "--ragged", "picture:3"])
+
+
 def test_check(folder, tmp_path, capsys):
     assert _check.main([str(saved(folder, "bert")), "--batches", "2", "--size", "16", "--seconds", "0.05"]) == 0
     said = capsys.readouterr().out
-    assert "are tfuse's: " in said and "Attention" in said and "batch 2: " in said and said.endswith(" ms, and the same bits\n")
+    assert "tfuse's are " in said and "Attention" in said and "batch 2: " in said and said.endswith(" ms, and the same bits\n")
     assert _check.main([str(folder / "resnet.keras"), "--stock", "--batches", "1", "--seconds", "0.01"]) == 0
-    assert "of which 0 are tfuse's\n" in capsys.readouterr().out
+    assert "tfuse's are 0\n" in capsys.readouterr().out
     assert _check.main([str(saved(folder, "strings")), "--batches", "2", "--seconds", "0.01"]) == 0
     assert "the same bits" in capsys.readouterr().out
+    assert _check.main([str(folder / "served/bert"), "--batches", "1", "--size", "16", "--seconds", "0.01"]) == 0  # what export wrote
+    assert _check.main([str(saved(folder, "bert")), "--batches", "1", "--size", "600", "--seconds", "0.01"]) == 1
+    assert "it fails with a batch of 1 and open sizes of 600: " in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="served is neither a SavedModel nor a preset"):
+        _check.main([str(folder / "served")])
+    with pytest.raises(SystemExit):
+        _check.main([str(saved(folder, "bert")), "--batches", "a"])
+    assert "must be a number of at least 1, got a" in capsys.readouterr().err
     strings = Strings()
     for i, signatures in enumerate(({"only": strings.sums}, {"sums": strings.sums, "join": strings.join})):
         tf.saved_model.save(strings, tmp_path / str(i), signatures=signatures)
@@ -387,6 +421,14 @@ def test_serve_says_what_is_wrong(folder, stand_in, tmp_path, monkeypatch, capsy
     assert "the server ended with status 3" in capsys.readouterr().err
     assert serve("--triton", stand_in, *ports, "--log", os.devnull, "--", "--fail") == 1
     assert "the server ended with status 3; what it said went to /dev/null" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="there is no folder .*nowhere"):
+        _serve.main([str(tmp_path / "nowhere")])
+    with pytest.raises(SystemExit, match="bert is one model: python -m tfuse serve .*served serves the folder that it is in"):
+        _serve.main([str(folder / "served/bert")])
+    for words in ("--http-port", "99999"), ("--grpc-port", "x"), ("--http-port", "0"):
+        with pytest.raises(SystemExit):
+            serve(*words)
+        assert "must" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="nowhere is not a program"):
         serve("--triton", "nowhere")
     monkeypatch.setenv("PATH", str(stand_in.parent))
@@ -408,6 +450,13 @@ def test_serve_says_what_is_wrong(folder, stand_in, tmp_path, monkeypatch, capsy
     with pytest.raises(SystemExit, match="has no models"):
         (tmp_path / "empty").mkdir()
         _serve.main([str(tmp_path / "empty")])
+
+
+def test_what_a_server_said_of_errors():
+    table = "+------+\n| models | %s |\n+------+\n" % ("x" * 5000)
+    why = "E1119 10:11:12.1 7 model_lifecycle.cc:660] failed to load 'a' version 1: Internal: no variables"
+    assert _serve.said("I1119 hello\n%s\n%sI1119 end\n%s" % (why, table, why)) == why
+    assert _serve.said("I1119 hello\n%sI1119 end\n" % table) == "I1119 hello\nI1119 end"
 
 
 def test_a_second_signal_leaves_no_server():
@@ -471,7 +520,11 @@ def by_nvidias_client(port, name, values):
         return {output["name"]: result.as_numpy(output["name"]) for output in result.get_response()["outputs"]}
 
 
-@pytest.mark.parametrize("infer", [lambda port, *about: Client(port).infer(*about), by_nvidias_client], ids=["own", "nvidia"])
+def by_own_client(port, name, values):
+    return Client(port).infer(name, values)
+
+
+@pytest.mark.parametrize("infer", [by_own_client, by_nvidias_client])
 @pytest.mark.parametrize("name", MODELS)
 def test_triton_gives_what_python_gives(folder, triton, name, infer):
     values = values_for(folder, name, 5)
@@ -584,11 +637,11 @@ def test_triton_keeps_a_version_while_the_next_is_half_written(folder, triton):
         (home / "2/model.savedmodel" / cut).write_bytes(whole[:len(whole) // 2])
         status, _, text = load()
         assert status == 400, text
-        test_triton_gives_what_python_gives(folder, triton, "bert_stock")
+        test_triton_gives_what_python_gives(folder, triton, "bert_stock", by_own_client)
         shutil.rmtree(home / "2")
     time.sleep(0.3)
     assert load()[0] == 200
-    test_triton_gives_what_python_gives(folder, triton, "bert_stock")
+    test_triton_gives_what_python_gives(folder, triton, "bert_stock", by_own_client)
 
 
 def test_triton_loads_and_unloads(folder, triton):
@@ -598,4 +651,4 @@ def test_triton_loads_and_unloads(folder, triton):
         time.sleep(0.3)
         assert client.send("POST", "/v2/repository/models/resnet/unload", b"{}")[0] == 200
         assert client.send("POST", "/v2/repository/models/resnet/load", b"{}")[0] == 200
-        test_triton_gives_what_python_gives(folder, triton, "resnet")
+        test_triton_gives_what_python_gives(folder, triton, "resnet", by_own_client)

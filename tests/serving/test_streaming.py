@@ -90,7 +90,7 @@ def test_commands_know_it(home, capsys):
     """What `serve` prints of it, and what `check` says."""
     assert _serve.method(home / "served/llm") == "generate_stream" and _serve.method(home) == "infer"
     assert _check.main([str(home / "served/llm/1/model.savedmodel")]) == 0
-    assert "it generates token by token, which serving it checks" in capsys.readouterr().out
+    assert "it generates token by token, so it is not timed here" in capsys.readouterr().out
 
 
 def test_what_is_not_exported(home, tmp_path):
@@ -181,7 +181,7 @@ def test_samplers_and_stops(ports, home, wanted):
 def test_what_is_refused(ports):
     before = statistics(ports[0], "llm")["fail"]["count"]
     for request, why in [({"token_ids": [WORDS], "max_new_tokens": 1}, "ids are from 0 to 96, got 97"),
-                         ({"token_ids": [1], "max_new_tokens": 0}, "at least one, got 1 and 0"),
+                         ({"token_ids": [1], "max_new_tokens": 0}, "at least one new token; got 1 and 0"),
                          ({"token_ids": [1] * 10, "max_new_tokens": ROOM - 9}, "more than the 256 that a request may have"),
                          ({"token_ids": [1], "max_new_tokens": 1, "temperature": -1}, "must not be negative, got -1"),
                          ({"token_ids": [1]}, "max_new_tokens")]:

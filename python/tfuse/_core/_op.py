@@ -207,7 +207,8 @@ class FusedOp(Registered, SizedByInputs):
         which = {"T": " like %s", "S": ", the arithmetic type of %s,"}.get(kind, "")
         return ValueError("%s: %s must be %s%s%s got %s; cast %s" % (
             self.stem, self._argument(i), " or ".join(t.name for t in allowed), which % self._argument(0) if which else "",
-            "" if kind == "S" else ",", got.name, "one of them" if kind == "T" else "it"))
+            "" if kind == "S" else ",", got.name, "it" if kind != "T" else "one of them" if got.is_complex == allowed[0].is_complex
+            else "the real one"))
 
     def _tensor(self, i, value, allowed):
         """A variable or Keras tensor keeps its dtype; numbers and arrays take the one of `allowed` that is of their kind, if

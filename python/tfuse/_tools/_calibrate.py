@@ -41,7 +41,15 @@ def main(arguments):
     chosen = parser.parse_args(arguments)
     if chosen.save and not chosen.save.endswith(".keras"):
         raise SystemExit("--save must name a .keras file, got %s" % chosen.save)
+    for file in filter(None, (chosen.save, chosen.plot)):
+        if not pathlib.Path(file).absolute().parent.is_dir():
+            raise SystemExit("there is no folder %s for %s" % (pathlib.Path(file).parent, file))
+    if not chosen.data.endswith(".npy"):
+        raise SystemExit("--data must name a .npy file, got %s" % chosen.data)
     model, data = _loaded(chosen.model, keras.saving.load_model), _loaded(chosen.data, np.load)
+    wanted = getattr(model, "input_shape", None)
+    if isinstance(wanted, tuple) and (len(wanted) != data.ndim or any(n not in (None, m) for n, m in zip(wanted, data.shape))):
+        raise SystemExit("%s has shape %s; the model takes %s" % (chosen.data, data.shape, wanted))
     try:
         found = calibrate(model, data, chosen.method, percentile=chosen.percentile, most_error=chosen.most_error)
     except (ValueError, RuntimeError) as error:

@@ -16,7 +16,7 @@ from tfuse._tools import _export, _model
 
 HELP = """Looks at a model as a server would run it: which of its ops are tfuse's, whether this machine has all of them, and how long a
 run takes, by the C API that the server uses and in Python, from NumPy's arrays to NumPy's arrays, and whether their bits are the
-same. Inputs are random. MODEL is a .keras file, a preset's folder or a SavedModel's."""
+same. Inputs are random. MODEL is a .keras file, or the folder of a preset, of a SavedModel, or of a model that export wrote."""
 
 
 def graphs_in(folder):
@@ -69,14 +69,14 @@ def report(folder, batches, size, seconds, signature=None, say=print):
     """Says it; whether all is well."""
     ops = ops_in(folder)
     ours = {name: count for name, count in sorted(ops.items()) if name.startswith("Tfuse>")}
-    say("%d ops, of which %d are tfuse's%s" % (sum(ops.values()), sum(ours.values()),
-                                             ": " + ", ".join("%d %s" % (n, name[6:]) for name, n in ours.items()) if ours else ""))
+    named = ": " + ", ".join("%d %s" % (n, name[6:]) for name, n in ours.items()) if ours else ""
+    say("of %d nodes in its graphs, which also load and save it, tfuse's are %d%s" % (sum(ops.values()), sum(ours.values()), named))
     missing = sorted(name for name in ops if op_def_registry.get(name) is None)
     if missing:
         say("not in this TensorFlow with this tfuse: %s: export the model anew, or load what has them" % ", ".join(missing))
         return False
     if generates(folder):
-        say("it generates token by token, which serving it checks: python -m tfuse serve makes each kind of step at first")
+        say("it generates token by token, so it is not timed here: python -m tfuse serve runs each kind of step while it loads")
         return True
     model = _model.Model(folder, signature)
     function = tf.saved_model.load(str(folder)).signatures[model.name]
@@ -84,7 +84,11 @@ def report(folder, batches, size, seconds, signature=None, say=print):
     for rows in batches:
         given = values(model.inputs, rows, size)
         in_python = lambda: {name: value.numpy() for name, value in function(**{k: tf.constant(v) for k, v in given.items()}).items()}
-        outputs = in_python()
+        try:
+            outputs = in_python()
+        except (tf.errors.OpError, ValueError) as error:
+            say("it fails with a batch of %d and open sizes of %d: %s" % (rows, size, str(error).strip().splitlines()[0]))
+            return False
         others = [name for name, value in model.run(given).items() if not same(value, outputs[name])]
         served, python = timed(lambda: model.run(given), seconds), timed(in_python, seconds)
         at = lambda times, share: times[min(int(share * len(times)), len(times) - 1)]
@@ -95,25 +99,28 @@ def report(folder, batches, size, seconds, signature=None, say=print):
     return True
 
 
+def counts(text):
+    return [_export.positive(part) for part in text.split(",")]
+
+
 def main(arguments):
     parser = argparse.ArgumentParser(prog="python -m tfuse check", description=HELP,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", metavar="MODEL", help="a .keras file, or the folder of a preset or of a SavedModel")
     parser.add_argument("--signature", metavar="NAME", help="what is run; default: serving_default, or the only one")
     parser.add_argument("--stock", action="store_true", help="of a model of Keras: without tfuse's ops")
-    parser.add_argument("--batches", default="1,8,64", metavar="N,N,…", help="rows of a run (%(default)s)")
-    parser.add_argument("--size", type=int, default=128, metavar="N", help="for other sizes that the model leaves open (%(default)s)")
+    parser.add_argument("--batches", type=counts, default="1,8,64", metavar="N,N,…", help="rows of a run (%(default)s)")
+    parser.add_argument("--size", type=_export.positive, default=128, metavar="N", help="for other sizes that the model leaves open (%(default)s)")
     parser.add_argument("--seconds", type=float, default=1, help="for each measurement (%(default)s)")
     chosen = parser.parse_args(arguments)
-    path = pathlib.Path(chosen.model)
+    path = _export.in_model_folder(pathlib.Path(chosen.model))
     try:
         with tempfile.TemporaryDirectory() as temporary:
             if not _export.is_saved_model(path):
                 folder = pathlib.Path(temporary) / "model"
                 _export.write_saved_model(path, folder, chosen.stock)
                 path = folder
-            batches = [int(n) for n in chosen.batches.split(",")]
-            return 0 if report(path, batches, chosen.size, chosen.seconds, chosen.signature) else 1
+            return 0 if report(path, chosen.batches, chosen.size, chosen.seconds, chosen.signature) else 1
     except _model.NotThere as error:
         print(error, file=sys.stderr)
         return 1

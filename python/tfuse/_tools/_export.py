@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import shutil
 import sys
 
@@ -35,15 +36,27 @@ TYPES = {tf.bool: ("BOOL",) * 2, tf.uint8: ("UINT8",) * 2, tf.uint16: ("UINT16",
          tf.int64: ("INT64",) * 2, tf.float16: ("FP16",) * 2, tf.bfloat16: ("BF16",) * 2, tf.float32: ("FP32",) * 2,
          tf.float64: ("FP64",) * 2, tf.string: ("STRING", "BYTES")}
 
+SIZES = 1, 8, 32, 128, 224  # that are tried where a model leaves sizes open
+
 
 def is_saved_model(path):
     return (path / "saved_model.pb").exists()
+
+
+def in_model_folder(path):
+    """The SavedModel of the latest version in a folder that export() has written; of anything else, the path itself."""
+    found = [home for home in path.glob("*/model.savedmodel") if home.parent.name.isdecimal() and is_saved_model(home)]
+    return max(found, key=lambda home: int(home.parent.name), default=path)
 
 
 def load(path):
     """A model of Keras, or a SystemExit that says what is wrong."""
     if not path.exists():
         raise SystemExit("there is no %s: a .keras file, a preset's folder or a SavedModel's is wanted" % path)
+    if path.is_dir() and not (path / "config.json").exists():
+        raise SystemExit("%s is neither a SavedModel nor a preset: it has no saved_model.pb and no config.json" % path)
+    if path.is_file() and path.suffix not in (".keras", ".h5"):
+        raise SystemExit("%s is no model: a .keras file, a preset's folder or a SavedModel's is wanted" % path)
     try:
         if path.is_dir():
             import keras_hub
@@ -97,9 +110,9 @@ def port_text(kind, name, spec, batch, ragged):
     return "%s {\n%s\n}\n" % (kind, "\n".join(lines))
 
 
-def warm_up_text(batch, rows, inputs):
+def warm_up_text(batch, rows, inputs, size):
     ports = ['  inputs {\n    key: "%s"\n    value { data_type: TYPE_%s dims: %s zero_data: true }\n  }\n' % (
-        name, TYPES[spec.dtype][0], sizes(spec, batch, 1)) for name, spec in inputs.items()]
+        name, TYPES[spec.dtype][0], sizes(spec, batch, size)) for name, spec in inputs.items()]
     return 'model_warmup {\n  name: "a batch of %d"\n  batch_size: %d\n%s}\n' % (rows, rows if batch else 0, "".join(ports))
 
 
@@ -114,6 +127,8 @@ def ragged_axes(text, ports, batch):
         rank = ports[name].shape.rank
         if not axis.isdecimal() or not 0 < int(axis) < rank:
             raise SystemExit("--ragged %s: %s has axes 1 to %d, after that of the batch" % (part, name, rank - 1))
+        if ports[name].shape[int(axis)] is not None:
+            raise SystemExit("--ragged %s: that axis is always %d" % (part, ports[name].shape[int(axis)]))
         found[name] = int(axis)
     if found and not batch:
         raise SystemExit("--ragged is for batches, and there are none: they need a --max-batch above 0, and a model whose "
@@ -121,8 +136,9 @@ def ragged_axes(text, ports, batch):
     return found
 
 
-def config_text(name, inputs, outputs, batch, delay=0, ragged="", signature="serving_default"):
-    """config.pbtxt: batches of so many rows, if any, and a first run before the first request."""
+def config_text(name, inputs, outputs, batch, delay=0, ragged="", signature="serving_default", size=1):
+    """config.pbtxt: batches of so many rows, if any, and a first run before the first request, with this for open sizes; none
+    without it."""
     for port, spec in {**inputs, **outputs}.items():
         if spec.dtype not in TYPES or spec.shape.rank is None:
             raise SystemExit("%s is %s %s, which Triton has no word for: export it with another signature" % (
@@ -134,8 +150,8 @@ def config_text(name, inputs, outputs, batch, delay=0, ragged="", signature="ser
     text += "instance_group { count: 1 }\n"  # one run uses all cores, or the GPU
     if batch:
         text += "dynamic_batching { max_queue_delay_microseconds: %d }\n" % delay
-    for rows in sorted({1, batch or 1}):
-        text += warm_up_text(bool(batch), rows, inputs)
+    for rows in sorted({1, batch or 1}) if size else ():
+        text += warm_up_text(bool(batch), rows, inputs, size)
     for key, value in (("TF_SIGNATURE_DEF", signature), ("TFUSE_RAGGED", ",".join("%s:%d" % pair for pair in axes.items()))):
         if value and value != "serving_default":
             text += 'parameters { key: "%s" value: { string_value: "%s" } }\n' % (key, value)
@@ -161,17 +177,35 @@ def generate_text(name, pages, stops):
     return text
 
 
-def request_json(inputs, batch):
+def request_json(inputs, batch, size):
     """A request of ones, or of empty strings."""
     ports = []
     for name, spec in inputs.items():
-        shape = [1] * batch + sizes(spec, batch, 1)
+        shape = [1] * batch + sizes(spec, batch, size)
         one = "" if spec.dtype == tf.string else True if spec.dtype == tf.bool else 1
         ports.append({"name": name, "datatype": TYPES[spec.dtype][1], "shape": shape, "data": [one] * int(np.prod(shape))})
     return json.dumps({"inputs": ports})
 
 
-def write_model(path, out, home, stock, max_batch, delay, ragged, wanted):
+def size_that_runs(folder, inputs, wanted, given):
+    """What a first run takes for sizes that the model leaves open beside the batch's: the given one, or the first of some with
+    which the model runs. None if it runs with none, which is said."""
+    if all(None not in spec.shape.as_list()[1:] for spec in inputs.values()):
+        return 1
+    function = tf.saved_model.load(str(folder)).signatures[wanted]
+    for size in [given] if given else SIZES:
+        shapes = {name: [n or (size if i else 1) for i, n in enumerate(spec.shape.as_list())] for name, spec in inputs.items()}
+        try:
+            function(**{name: tf.zeros(shape, inputs[name].dtype) for name, shape in shapes.items()})
+            return size
+        except (tf.errors.OpError, ValueError) as error:
+            why = str(error).strip().splitlines()[0][:300]
+    print("a first run with open sizes of %d failed: %s\nSo config.pbtxt has no warm-up: --size names a size that works" % (
+        size, why), file=sys.stderr)
+    return None
+
+
+def write_model(path, out, home, stock, max_batch, delay, ragged, wanted, size):
     """Writes a SavedModel; returns its config.pbtxt and request.json."""
     write_saved_model(path, out, stock)
     inputs, outputs = signature(out, wanted)
@@ -180,7 +214,10 @@ def write_model(path, out, home, stock, max_batch, delay, ragged, wanted):
         print("%s: Triton has floats of 16 bits only as bytes, by gRPC or its own clients, and not in JSON" % ", ".join(half),
               file=sys.stderr)
     batch = max_batch if max_batch > 0 and has_batch(inputs) and has_batch(outputs) else 0
-    return config_text(home.name, inputs, outputs, batch, delay, ragged, wanted), request_json(inputs, bool(batch))
+    config_text(home.name, inputs, outputs, batch, delay, ragged, wanted)  # refuses what Triton has no word for
+    size = size_that_runs(out, inputs, wanted, size)
+    text = config_text(home.name, inputs, outputs, batch, delay, ragged, wanted, size)
+    return text, request_json(inputs, bool(batch), size or 1)
 
 
 def write_generator(path, out, home, pages=None, **options):
@@ -212,8 +249,7 @@ def write_config(path, text):
     if path.exists() and path.read_text() != text:
         old = path.with_name(path.name + ".old")
         replace_text(old, path.read_text())
-        print("%s was another and is kept as %s: what was changed by hand has to be changed in the new one, too" % (
-            path, old.name), file=sys.stderr)
+        print("%s differed, and is kept as %s. Repeat your changes in the new one" % (path, old.name), file=sys.stderr)
     replace_text(path, text)
 
 
@@ -227,9 +263,13 @@ def place_beside(home, version):
 
 
 def export(path, folder, name=None, version=1, stock=False, max_batch=64, delay=0, ragged="", wanted="serving_default",
-           generate=None):
+           generate=None, size=None):
     """Writes DIR/NAME; returns its path. What is there of this version must not be. `generate` are options of write_generator."""
-    path = pathlib.Path(path)
+    path = in_model_folder(pathlib.Path(path))
+    if name is not None and (pathlib.Path(name).name != name or name in (".", "..")):
+        raise SystemExit("--name is the name of a folder in %s, without a path, got %s" % (folder, name))
+    if pathlib.Path(folder).exists() and not pathlib.Path(folder).is_dir():
+        raise SystemExit("%s is a file, and DIR is the folder of models" % folder)
     home = pathlib.Path(folder) / (name or default_name(path))
     out = home / str(version)
     if out.exists():
@@ -239,7 +279,7 @@ def export(path, folder, name=None, version=1, stock=False, max_batch=64, delay=
     unfinished.mkdir()
     try:
         if generate is None:
-            text, request = write_model(path, unfinished / "model.savedmodel", home, stock, max_batch, delay, ragged, wanted)
+            text, request = write_model(path, unfinished / "model.savedmodel", home, stock, max_batch, delay, ragged, wanted, size)
         else:
             text, request = write_generator(path, unfinished / "model.savedmodel", home, **generate)
         home.mkdir(exist_ok=True)
@@ -252,17 +292,17 @@ def export(path, folder, name=None, version=1, stock=False, max_batch=64, delay=
 
 
 def positive(text, least=1):
-    if int(text) < least:
-        raise argparse.ArgumentTypeError("must be at least %d, got %s" % (least, text))
+    if not re.fullmatch(r"-?\d+", text) or not least <= int(text) < 2**31:
+        raise argparse.ArgumentTypeError("must be a number of at least %d, got %s" % (least, text))
     return int(text)
 
 
-def microseconds(text):
+def not_negative(text):
     return positive(text, 0)
 
 
 # Options that one kind of export alone has.
-PLAIN, GENERATION = ("stock", "max_batch", "delay", "ragged", "signature"), ("rows", "room", "pages", "batch_invariant")
+PLAIN, GENERATION = ("stock", "max_batch", "delay", "ragged", "signature", "size"), ("rows", "room", "pages", "batch_invariant")
 
 
 def check_options(parser, chosen):
@@ -282,12 +322,14 @@ def main(arguments):
     parser.add_argument("--version", type=positive, default=1, metavar="N",
                         help="of this model (%(default)s); Triton serves the latest")
     parser.add_argument("--stock", action="store_true", help="without tfuse's ops")
-    parser.add_argument("--max-batch", type=int, default=64, metavar="N", help="rows of a batch at most (%(default)s); 0: no batches")
-    parser.add_argument("--delay", type=microseconds, default=0, metavar="MICROSECONDS",
+    parser.add_argument("--max-batch", type=not_negative, default=64, metavar="N", help="rows of a batch at most (%(default)s); 0: no batches")
+    parser.add_argument("--delay", type=not_negative, default=0, metavar="MICROSECONDS",
                         help="how long a request may wait for others (%(default)s)")
     parser.add_argument("--ragged", default="", metavar="NAME:AXIS,…",
                         help="inputs and outputs whose lengths differ between requests; in a batch they are padded with zeros")
     parser.add_argument("--signature", default="serving_default", metavar="NAME", help="what is served (%(default)s)")
+    parser.add_argument("--size", type=positive, metavar="N", help="for sizes that the model leaves open, in the first run and the "
+                        "example request; default: the first of %s with which it runs" % ", ".join(map(str, SIZES)))
     more = parser.add_argument_group("generation")
     more.add_argument("--generate", action="store_true", help="serve a language model's generation, token by token")
     more.add_argument("--rows", type=positive, default=32, metavar="N",
@@ -301,6 +343,6 @@ def main(arguments):
     check_options(parser, chosen)
     generate = {"pages": chosen.pages, "rows": chosen.rows, "room": chosen.room, "batch_invariant": chosen.batch_invariant}
     home = export(chosen.model, chosen.folder, chosen.name, chosen.version, chosen.stock, chosen.max_batch, chosen.delay,
-                  chosen.ragged, chosen.signature, generate if chosen.generate else None)
+                  chosen.ragged, chosen.signature, generate if chosen.generate else None, chosen.size)
     print("%s\npython -m tfuse serve %s    # serves it" % (home, chosen.folder), file=sys.stderr)
     return 0

@@ -133,12 +133,24 @@ def names_in(folder):
     return sorted(path.name for path in pathlib.Path(folder).iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
+def said(text):
+    """What a server has said of errors; or if of none, what it said last, without its tables."""
+    lines = [line for line in text.splitlines() if line[:1] not in ("+", "|")]
+    errors = [line for line in lines if "CudaDriverHelper" not in line and re.match(r"E\d{4} |error: |.*(failed to load|Poll failed)", line)]
+    return "\n".join(dict.fromkeys(errors) or lines)[-4000:].rstrip()
+
+
 def failed(process, log):
     status = process.poll()
     end = "was not ready in time" if status is None else "ended with status %d" % status
+    if status is not None and status < 0:
+        end = "was ended by %s" % signal.Signals(-status).name
+    if status == -signal.SIGSEGV:
+        end += ", which happens to Triton if the first run of a model fails: without model_warmup in config.pbtxt, it says why"
     if not log.is_file():  # a pipe, say, which may be the one that this process writes to
         return Failed("the server %s; what it said went to %s" % (end, log))
-    return Failed("%s\nthe server %s; what it said last is above" % (log.read_text(errors="replace")[-4000:].rstrip(), end))
+    return Failed("%s\nthe server %s; what it said of that is above, and --log FILE keeps all" % (
+        said(log.read_text(errors="replace")), end))
 
 
 def wait_until_ready(process, log, chosen):
@@ -194,14 +206,19 @@ def method(home):
 
 
 def serve(chosen, say=lambda text: print(text, file=sys.stderr, flush=True)):
-    names = names_in(chosen.folder)
+    folder = pathlib.Path(chosen.folder)
+    if not folder.is_dir():
+        raise SystemExit("there is no folder %s" % folder)
+    if (folder / "config.pbtxt").exists() or list(folder.glob("*/model.savedmodel")):
+        raise SystemExit("%s is one model: python -m tfuse serve %s serves the folder that it is in" % (folder, folder.parent))
+    names = names_in(folder)
     if not names:
         raise SystemExit("%s has no models: python -m tfuse export MODEL %s writes one" % (chosen.folder, chosen.folder))
     try:
         with running(chosen, say) as (process, log):
             for name in names:
                 print("http://%s:%d/v2/models/%s/%s" % (
-                    chosen.address, chosen.http_port, name, method(pathlib.Path(chosen.folder) / name)), flush=True)
+                    chosen.address, chosen.http_port, name, method(folder / name)), flush=True)
             if chosen.grpc_port:
                 print("gRPC on %s:%d" % (chosen.address, chosen.grpc_port), flush=True)
             if process.wait():
@@ -212,8 +229,14 @@ def serve(chosen, say=lambda text: print(text, file=sys.stderr, flush=True)):
         return 1
 
 
+def port(text):
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError("must be a number from 0 to 65535, got %s" % text)
+    return int(text)
+
+
 def http_port(text):
-    if not int(text):
+    if not port(text):
         raise argparse.ArgumentTypeError("must not be 0: it is over HTTP that the server is asked whether it is ready")
     return int(text)
 
@@ -226,8 +249,8 @@ def parser():
     made.add_argument("--image", help="a container's image that has it, for docker or podman")
     made.add_argument("--address", default="127.0.0.1", help="where it listens (%(default)s)")
     made.add_argument("--http-port", type=http_port, default=8000, metavar="N", help="%(default)s")
-    made.add_argument("--grpc-port", type=int, default=8001, metavar="N", help="%(default)s; 0: none")
-    made.add_argument("--metrics-port", type=int, default=8002, metavar="N", help="%(default)s; 0: none")
+    made.add_argument("--grpc-port", type=port, default=8001, metavar="N", help="%(default)s; 0: none")
+    made.add_argument("--metrics-port", type=port, default=8002, metavar="N", help="%(default)s; 0: none")
     made.add_argument("--max-batch", type=int, default=64, metavar="N",
                       help="rows of a batch at most, of models without a configuration (%(default)s)")
     made.add_argument("--wait", type=float, default=600, metavar="SECONDS", help="until all models are loaded (%(default)s)")

@@ -125,8 +125,12 @@ def calibrate(model, data, method="entropy", bits=8, percentile=99.99, most_erro
         raise ValueError("calibrate: method must be one of %s, got %r" % (", ".join(METHODS), method))
     if bits != 8:
         raise ValueError("calibrate: bits must be 8, got %r" % (bits,))
-    if not 0 < percentile <= 100:
-        raise ValueError("calibrate: percentile must be more than 0 and at most 100, got %r" % (percentile,))
+    if not 50 <= percentile <= 100:
+        raise ValueError("calibrate: percentile must be from 50 to 100, such as 99.99, got %r" % (percentile,))
+    if most_error is not None and not most_error >= 0:
+        raise ValueError("calibrate: most_error must be at least 0, got %r" % (most_error,))
+    if not isinstance(model, keras.Model):
+        raise ValueError("calibrate: model must be a Keras model, got %r" % (model,))
     if not hasattr(keras.quantizers, "Int8QuantizationConfig"):
         raise RuntimeError("calibrate: Keras %s has no Int8QuantizationConfig; update Keras" % keras.__version__)
     layers = [layer for layer in model._flatten_layers()

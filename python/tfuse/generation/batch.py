@@ -41,7 +41,8 @@ def settings_of(sampler):
     name = type(sampler).__name__
     if name not in ("GreedySampler", "RandomSampler", "TopKSampler", "TopPSampler") \
             or not type(sampler).__module__.startswith("keras_hub."):
-        raise NotServed("the sampler is a %s, which wants probabilities; served are greedy, random, top_k and top_p" % name)
+        raise NotServed("the sampler is %s; served are greedy, random, top_k and top_p" % (
+            repr(sampler) if isinstance(sampler, str) else "a %s, which wants probabilities" % name))
     if name == "GreedySampler":
         return {"temperature": 0.0, "top_k": 0, "top_p": 1.0}
     return {"temperature": float(sampler.temperature), "top_k": int(getattr(sampler, "k", None) or 0),

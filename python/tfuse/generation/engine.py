@@ -93,10 +93,12 @@ class Engine:
     def add(self, prompt, max_new_tokens, sampler=None, stop_token_ids=None, on_token=None, seed=None):
         """Has a prompt, a list of ids, continued; returns the request's number. The class says what the arguments are. Raises
         ValueError for a request that can never run."""
+        if isinstance(prompt, (str, bytes)) or np.ndim(prompt) != 1:
+            raise ValueError("tfuse.generate: a prompt is a list of token ids, got %r" % (prompt,))
         prompt = [int(token) for token in prompt]
         limit = len(prompt) + int(max_new_tokens)
         if not prompt or max_new_tokens < 1:
-            raise ValueError("tfuse.generate: a prompt has at least one token and asks for at least one, got %d and %d" % (
+            raise ValueError("tfuse.generate: a request needs a prompt of at least one token, and at least one new token; got %d and %d" % (
                 len(prompt), max_new_tokens))
         words = self.decoder.table.shape[0]
         if not 0 <= min(prompt) <= max(prompt) < words:

@@ -67,6 +67,11 @@ def generate(model, prompts, max_new_tokens, sampler=None, stop_token_ids="auto"
     if isinstance(prompts, (str, bytes)):
         raise TypeError("tfuse.generate: prompts is a list, of texts or of lists of ids; got one text")
     prompts = [prompt.decode() if isinstance(prompt, bytes) else prompt for prompt in prompts]
+    if any(np.ndim(prompt) == 0 and not isinstance(prompt, str) for prompt in prompts):
+        raise TypeError("tfuse.generate: prompts is a list, of texts or of lists of ids, such as [[5, 17, 3]]; got %r" % (prompts,))
+    if np.ndim(max_new_tokens) and len(max_new_tokens) != len(prompts):
+        raise ValueError("tfuse.generate: max_new_tokens has %d numbers, and there are %d prompts" % (
+            len(max_new_tokens), len(prompts)))
     limits = [int(n) for n in np.broadcast_to(max_new_tokens, [len(prompts)])]
     if not prompts:
         return []

@@ -1,6 +1,8 @@
 """act(x . kernel + bias) + residual with a kernel of 8 or 4 bits, in the formats of Keras's quantised layers and in float8; and
 the order of such a kernel that GPUs read fastest."""
 
+import numbers
+
 import tensorflow as tf
 
 from tfuse._core._op import FusedOp, composite, given, real
@@ -230,6 +232,8 @@ def _check_float8(kernel, zero, bits, group, order, groups, input_scale, quantiz
     if bits != 8 or order == "tiles":
         raise ValueError("quantized_linear: a kernel in float8 is of 8 bits, in the order 'rows' or 'columns', got bits=%r, "
                          "order=%r" % (bits, order))
+    if isinstance(x_scale, numbers.Real) and not x_scale > 0:
+        raise ValueError("quantized_linear: x_scale must be positive, got %r" % (x_scale,))
     if quantize_rows == (x_scale is not None):
         raise ValueError("quantized_linear: beside a kernel in float8, x is rounded either by x_scale or with "
                          "quantize_rows=True, got x_scale=%s, quantize_rows=%s" % (x_scale, quantize_rows))

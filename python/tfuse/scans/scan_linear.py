@@ -4,7 +4,7 @@ import numbers
 
 import tensorflow as tf
 
-from tfuse._core._op import FusedOp, composite, given, real
+from tfuse._core._op import FusedOp, composite, given, has_dtype, real
 from tfuse.scans.scan import _before, _steps
 
 
@@ -70,6 +70,9 @@ def scan_linear(a, b, initial=None, axis=1, reverse=False):
     a = tf.convert_to_tensor(a)
     if not isinstance(axis, numbers.Integral):
         raise ValueError("scan_linear: axis must be a number, got %r" % (axis,))
+    if has_dtype(b) and not a.shape.is_compatible_with(b.shape):
+        raise ValueError("scan_linear: b must have the shape of a, %s, got %s; tf.broadcast_to makes one as large as the other" % (
+            a.shape.as_list(), tf.TensorShape(b.shape).as_list()))
     if a.shape.rank is not None and not -a.shape.rank <= axis < a.shape.rank:
         raise ValueError("scan_linear: axis must be one of a %s, got %d" % (a.shape.as_list(), axis))
     if initial is not None:

@@ -1,5 +1,6 @@
 """Mamba's selective scan: a linear recurrence of some states for each channel, whose factors depend on the input."""
 
+import numpy as np
 import tensorflow as tf
 
 from tfuse._core._op import FusedOp, composite, given, has_dtype, real, vjp
@@ -66,6 +67,9 @@ def selective_scan(x, delta, a, b, c, skip=None, z=None, initial=None):
       y, h = tfuse.selective_scan(x, delta, -tf.random.uniform([32, 16]), b, c)
     """
     x = tf.convert_to_tensor(x)
+    for name, t in (("a", a), ("skip", skip), ("initial", initial)):
+        if t is not None and tf.as_dtype(t.dtype if has_dtype(t) else np.asarray(t).dtype).is_complex:
+            raise ValueError("selective_scan: %s must be real, got complex numbers; tfuse.scan_linear takes these" % name)
     wide = lambda t: t if t is None else tf.cast(t, real(x.dtype))
     b, c = (tf.convert_to_tensor(t, None if has_dtype(t) else x.dtype) for t in (b, c))
     b, c = (t[:, :, None] if t.shape.rank == 3 else t for t in (b, c))

@@ -145,6 +145,7 @@ CASES = [
         _refused("x must be ...., inputs. with two dimensions or more, got shape .16.", x=ones(16)),
         _refused("kernel_scale must be a scalar or a vector with one value per output, got shape .5.", scale=ones(5)),
         _refused("x_scale must be a scalar, got shape .2.", x_scale=ones(2), quantize_rows=False),
+        _refused("x_scale must be positive, got 0", x_scale=0, quantize_rows=False),
         _refused("bias must be a vector with one value per output, 6, got shape .5.", bias=ones(5)),
         _refused("residual must have the shape of x . kernel, .2, 6., got .2, 5.", residual=ones(2, 5)),
         _refused("kernel must be uint8 or float8_e4m3fn where float8 is true, got int8", kernel=ones(16, 6, dtype=tf.int8)),
