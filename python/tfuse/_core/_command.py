@@ -3,5 +3,6 @@
 import os
 import sys
 
-if ["-m", "tfuse"] in [sys.orig_argv[i:i + 2] for i in range(len(sys.orig_argv))]:
+_words = getattr(sys, "orig_argv", [])  # Python 3.9 has none
+if ["-m", "tfuse"] in [_words[i:i + 2] for i in range(len(_words))]:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # nobody wants TensorFlow's log of a command
