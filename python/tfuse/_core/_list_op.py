@@ -5,7 +5,7 @@ import functools
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from tfuse._core import _library, _op
+from tfuse._core import _library, _op, _row
 from tfuse._core._registered import Registered
 
 
@@ -45,6 +45,9 @@ class ListOp(Registered):
         if not reason and any(t.shape.rank is None for t in inputs):
             reason = "a tensor has an unknown number of dimensions inside jit_compile=True"
         if reason:
+            scalars = {**self._numbers(self._definition.input_arg, arguments), **attributes}
+            outputs = sum(scalars[d.number_attr] if d.number_attr else 1 for d in self._definition.output_arg)
+            _row.check(self.stem, inputs, scalars, outputs)
             return self._left(reason, inputs)(*arguments, **attributes)
         specs, dims = [], []
         for like in self._outputs(*arguments):

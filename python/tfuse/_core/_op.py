@@ -276,6 +276,7 @@ class FusedOp(Registered, SizedByInputs):
         specs = self.output_specs(inputs, attributes)  # the same checks and messages as on the other routes
         dims, reason = (None, _library.xla_status()) if _library.xla_status() else self._output_dims(inputs, attributes, specs)
         if reason:
+            _row.check(self.stem, inputs, self._scalars(attributes), len(specs))
             return self._left(reason, inputs)(*inputs, **attributes)
         scalars = self._scalars(attributes)
         more_room = lambda: _row.more_room(self.stem, inputs, scalars, specs) if self._asks_room else 0

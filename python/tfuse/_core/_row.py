@@ -32,6 +32,12 @@ def shapes(stem, inputs, attributes, outputs):
     return [tf.TensorShape(None if s.rank < 0 else [None if n < 0 else n for n in s.dim[:s.rank]]) for s in found]
 
 
+def check(stem, inputs, attributes, outputs):
+    """Refuses what the op would, where its inputs' shapes are known: for a composition in its place."""
+    if all(t.shape.is_fully_defined() for t in inputs):
+        shapes(stem, inputs, attributes, outputs)
+
+
 def more_room(stem, inputs, attributes, outputs):
     """Bytes of scratch that a captured call with such outputs wants beside what all of this op have; -1 where that is not known,
     and the call must not be captured."""

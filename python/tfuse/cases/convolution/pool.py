@@ -88,11 +88,11 @@ CASES = [
         _refused("max_pool: padding must be one of valid, same, or .before, after. for each of 2 spatial axes, got 'causal'",
                  padding="causal"),
         _refused(r"max_pool: padding must be .* got \[\(1, -1\), \(0, 0\)\]", padding=[(1, -1), (0, 0)]),
-        _refused("MaxPool: padding must be less than the window, along the height 2 positions over an x of 3, unless zeros "
+        _refused("(?i)max_?pool: padding must be less than the window, along the height 2 positions over an x of 3, unless zeros "
                  "count, got 2 before and 1 after", padding=[(2, 1), (0, 0)]),
-        _refused("MaxPool: padding must be less than the window, along the width 2 positions over an x of 3, unless zeros "
+        _refused("(?i)max_?pool: padding must be less than the window, along the width 2 positions over an x of 3, unless zeros "
                  "count, got 1 before and 2 after", padding=[(0, 0), (1, 2)]),
-        _refused("MaxPool: padding must be less than the window, along the height 2 positions over an x of 0, unless zeros "
+        _refused("(?i)max_?pool: padding must be less than the window, along the height 2 positions over an x of 0, unless zeros "
                  "count, got 1 before and 1 after", x=ones(2, 0, 3, 1), padding=[(1, 1), (0, 0)]),
         _refused("max_pool: with zeros=True padding must be .before, after. for each of 2 axes, got 'same'",
                  padding="same", zeros=True),
