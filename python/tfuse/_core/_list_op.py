@@ -44,8 +44,8 @@ class ListOp(Registered):
         reason = self._not_in_xla or _library.xla_status()
         if not reason and any(t.shape.rank is None for t in inputs):
             reason = "a tensor has an unknown number of dimensions inside jit_compile=True"
+        scalars = {**self._numbers(self._definition.input_arg, arguments), **attributes}
         if reason:
-            scalars = {**self._numbers(self._definition.input_arg, arguments), **attributes}
             outputs = sum(scalars[d.number_attr] if d.number_attr else 1 for d in self._definition.output_arg)
             _row.check(self.stem, inputs, scalars, outputs)
             return self._left(reason, inputs)(*arguments, **attributes)
@@ -55,7 +55,6 @@ class ListOp(Registered):
             specs.append(tf.TensorSpec(shape, dtype))
             dims.append([(like, axis) if size is None else size for axis, size in enumerate(specs[-1].shape)])
         aliases = [self._in_place(i, *arguments) for i in range(len(specs))] if self._in_place else []
-        scalars = {**self._numbers(self._definition.input_arg, arguments), **attributes}
         outputs = self._custom_call(inputs, specs, dims, scalars, aliases=aliases, gradient=self._gradient and functools.partial(
             self._differentiate, attributes))
         return self._nested(self._definition.output_arg, list(outputs), arguments)

@@ -55,7 +55,7 @@ def load(path):
         raise SystemExit("there is no %s: a .keras file, a preset's folder or a SavedModel's is wanted" % path)
     if path.is_dir() and not (path / "config.json").exists():
         raise SystemExit("%s is neither a SavedModel nor a preset: it has no saved_model.pb and no config.json" % path)
-    if path.is_file() and path.suffix not in (".keras", ".h5"):
+    if path.is_file() and path.suffix not in (".keras", ".h5", ".hdf5"):
         raise SystemExit("%s is no model: a .keras file, a preset's folder or a SavedModel's is wanted" % path)
     try:
         if path.is_dir():
@@ -136,13 +136,16 @@ def ragged_axes(text, ports, batch):
     return found
 
 
-def config_text(name, inputs, outputs, batch, delay=0, ragged="", signature="serving_default", size=1):
-    """config.pbtxt: batches of so many rows, if any, and a first run before the first request, with this for open sizes; none
-    without it."""
-    for port, spec in {**inputs, **outputs}.items():
+def check_ports(ports):
+    for port, spec in ports.items():
         if spec.dtype not in TYPES or spec.shape.rank is None:
             raise SystemExit("%s is %s %s, which Triton has no word for: export it with another signature" % (
                 port, spec.dtype.name, spec.shape))
+
+
+def config_text(name, inputs, outputs, batch, delay=0, ragged="", signature="serving_default", size=1):
+    """config.pbtxt: batches of so many rows, if any, and a first run before the first request, with this for open sizes; none
+    without it."""
     axes = ragged_axes(ragged, {**inputs, **outputs}, batch)
     text = 'name: "%s"\nbackend: "tfuse"\nmax_batch_size: %d\n' % (name, batch)
     for kind, ports in (("input", inputs), ("output", outputs)):
@@ -209,12 +212,12 @@ def write_model(path, out, home, stock, max_batch, delay, ragged, wanted, size):
     """Writes a SavedModel; returns its config.pbtxt and request.json."""
     write_saved_model(path, out, stock)
     inputs, outputs = signature(out, wanted)
+    check_ports({**inputs, **outputs})
     half = [name for name, spec in {**inputs, **outputs}.items() if spec.dtype in (tf.float16, tf.bfloat16)]
     if half:
         print("%s: Triton has floats of 16 bits only as bytes, by gRPC or its own clients, and not in JSON" % ", ".join(half),
               file=sys.stderr)
     batch = max_batch if max_batch > 0 and has_batch(inputs) and has_batch(outputs) else 0
-    config_text(home.name, inputs, outputs, batch, delay, ragged, wanted)  # refuses what Triton has no word for
     size = size_that_runs(out, inputs, wanted, size)
     text = config_text(home.name, inputs, outputs, batch, delay, ragged, wanted, size)
     return text, request_json(inputs, bool(batch), size or 1)
