@@ -44,37 +44,23 @@ static int64_t group_of(const tfu_call *call) {
   return group ? group : tfu_cols(&call->in[TFU_PROJECT_X].shape);
 }
 
-static tfu_code run(tfu_call *call, few_rows_args a, unsigned read, int *served) {
-  return tfu_few_rows_tiled_run(call, a, (int)call->attr[TFU_PROJECT_BITS].i, group_of(call),
-                                call->in[TFU_PROJECT_X].dtype, (call->constant & read) == read, served);
-}
-
-/* With the norm on the way, where rows are not rounded. */
 static tfu_code few_rows(tfu_call *call, int *served) {
+  const tfu_tensor *x = &call->in[TFU_PROJECT_X];
   unsigned read;
-  if (!has_few(call) || call->attr[TFU_PROJECT_ROWS].b) return TFU_OK;
+  if (!has_few(call)) return TFU_OK;
   few_rows_args a = args_of(call, &read);
-  a.x = call->in[TFU_PROJECT_X].data;
+  a.x = x->data;
   a.gamma = tfu_given_data(&call->in[TFU_PROJECT_GAMMA]);
   a.epsilon = (float)call->attr[TFU_PROJECT_EPSILON].f;
+  a.rounds = call->attr[TFU_PROJECT_ROWS].b;
   if (a.gamma) read |= 1u << TFU_PROJECT_GAMMA;
-  return run(call, a, read, served);
-}
-
-/* x is normed: its rows are rounded once for all products. */
-static tfu_code together(tfu_call *call, const tfu_tensor *x, int *served) {
-  unsigned read;
-  if (!has_few(call) || !call->attr[TFU_PROJECT_ROWS].b) return TFU_OK;
-  few_rows_args a = args_of(call, &read);
-  TFU_TRY(tfu_few_rows_tiled_serves(call, a, group_of(call), x->dtype, served));
-  if (!*served) return TFU_OK;
-  TFU_TRY(tfu_whole_rows(call, x, &a.x, &a.row_scale));
-  return run(call, a, read, served);
+  return tfu_few_rows_tiled_run(call, a, (int)call->attr[TFU_PROJECT_BITS].i, group_of(call), x->dtype,
+                                (call->constant & read) == read, served);
 }
 
 tfu_code tfu_quantized_projections_gpu(tfu_call *call) {
   static const projection_parts parts = {
-      .norm = tfu_norm_gpu, .quantized = tfu_quantized_linear_gpu, .gated = tfu_gated_gpu, .together = together};
+      .norm = tfu_norm_gpu, .quantized = tfu_quantized_linear_gpu, .gated = tfu_gated_gpu};
   int served = 0;
   TFU_TRY(few_rows(call, &served));
   return served ? TFU_OK : tfu_projections_by_parts(call, &parts);

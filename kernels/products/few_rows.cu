@@ -158,7 +158,7 @@ __device__ inline void few_rows(const few_rows_args &a) {
     if (16 * m < a.rows) {
       __syncthreads();
       store_sums<N>(parts, sum[m], squares[m], a.rows - 16 * m);
-      join<T>(a, tile, parts, 16 * m, m == 0 ? &early : nullptr);
+      join<T>(a, tile, parts, 16 * m, m == 0 ? &early : nullptr, nullptr);
     }
   }
 }

@@ -77,14 +77,16 @@ struct few_rows_parts {
 
 /* Makes results of them: joined over slices, then over the blocks of the cluster, in fixed order (split-K). It begins
  * with a barrier: until then, threads may write their own. Rows count from first_row; `early`, where it is not NULL, is
- * the residual of the thread's first result. */
+ * the residual of the thread's first result. `row_scale`, where it is not NULL, multiplies the sums of each row, whose
+ * x was normed before. */
 template <typename T, int N, int SLICES, int ROWS>
 __device__ inline void join(const few_rows_args &a, const few_rows_tile &tile, few_rows_parts<N, SLICES, ROWS> &parts,
-                            int first_row, const float *early) {
+                            int first_row, const float *early, const float *row_scale) {
   enum { SQUARES = few_rows_parts<N, SLICES, ROWS>::SQUARES };
   auto &part = parts.of;
   const int split = (int)(blockIdx.x % (unsigned)a.splits), rows = min((int)ROWS, a.rows - first_row),
             columns = a.gated ? N / 2 : N;
+  const bool normed = a.gamma && !row_scale;
   __syncthreads();
   const auto join_slices = [&](int row, int c) {
     float v = part[0][row][c];
@@ -92,7 +94,7 @@ __device__ inline void join(const few_rows_args &a, const few_rows_tile &tile, f
     part[0][row][c] = v;
   };
   for (int i = threadIdx.x; i < rows * N; i += THREADS) join_slices(i / N, i % N);
-  if (a.gamma && threadIdx.x < rows) join_slices(threadIdx.x, SQUARES);
+  if (normed && threadIdx.x < rows) join_slices(threadIdx.x, SQUARES);
   if (a.splits > 1) cluster_barrier();
   else __syncthreads();
   const auto total = [&](int row, int c) {
@@ -100,8 +102,8 @@ __device__ inline void join(const few_rows_args &a, const few_rows_tile &tile, f
   };
   for (int i = split * THREADS + threadIdx.x; i < rows * columns; i += a.splits * THREADS) {
     const int row = a.gated ? i / (N / 2) : i / N, c = i & (columns - 1);
-    float scale = a.gamma ? rsqrtf(total(row, SQUARES) / (float)a.inputs + a.epsilon) : 1;
-    if (a.row_scale) scale *= a.row_scale[first_row + row];
+    float scale = row_scale ? row_scale[row] : 1;
+    if (normed) scale = rsqrtf(total(row, SQUARES) / (float)a.inputs + a.epsilon);
     const few_rows_result<T> result(a, tile, first_row + row, c);
     result.finish(a, total(row, c) * scale, a.gated ? total(row, c + columns) * scale : 0,
                   early && i < a.splits * THREADS ? *early : result.residual(a));

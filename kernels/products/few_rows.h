@@ -6,8 +6,7 @@
  * and, where there is a gamma, x is normed: x * gamma / sqrt(mean(x^2) + epsilon).
  *
  * Kernels are of 16 bits, row by row, or in tiles of 8 or 4 bits with scales, as ops/products/quantized_linear.c has
- * them. The sums of the latter may be multiplied by a number for each row: those of rows that were rounded to whole
- * numbers. */
+ * them. For the latter, rows of x may be rounded to whole numbers, after the norm. */
 #ifndef TFUSE_FEW_ROWS_H_
 #define TFUSE_FEW_ROWS_H_
 
@@ -43,9 +42,17 @@ enum { MANY_ROWS_THREADS = 384, MANY_ROWS_UNITS = 4, MANY_ROWS_DEEP = 64 };
 #define MANY_ROWS_STAGES(bits, n) ((220 * 1024 - MANY_ROWS_SUMS) / MANY_ROWS_STAGE(bits, n))
 #define MANY_ROWS_SHARED(bits, n) (MANY_ROWS_STAGES(bits, n) * MANY_ROWS_STAGE(bits, n) + MANY_ROWS_SUMS)
 
-/* For 8 * n rows of x: bytes of so many units, and of the sums, in shared memory. */
-#define FEW_ROWS_TILED_X(n, units) ((n)*8 * FEW_ROWS_TILED_UNIT * 2 * (units))
+/* For 8 * n rows of x: bytes of shared memory that so many units of x take, as bytes where they are whole; a warp's
+ * ring; and what a block needs of both, and of the sums, which come in their place. */
+#define FEW_ROWS_TILED_X(n, units, whole) ((n)*8 * FEW_ROWS_TILED_UNIT * (2 - (whole)) * (units))
+#define FEW_ROWS_TILED_RING(n) (8192 / (n))
+#define FEW_ROWS_TILED_TILE(bits) (16 * FEW_ROWS_TILED_COLUMNS * (bits) / 8)
 #define FEW_ROWS_TILED_SUMS(n) (FEW_ROWS_WARPS * 8 * (n) * (FEW_ROWS_TILED_COLUMNS + 4) * 4)
+#define FEW_ROWS_TILED_READ(n, units, whole) \
+  (FEW_ROWS_TILED_X(n, units, whole) + FEW_ROWS_WARPS * FEW_ROWS_TILED_RING(n))
+#define FEW_ROWS_TILED_SHARED(n, units, whole)                                                          \
+  (FEW_ROWS_TILED_READ(n, units, whole) > FEW_ROWS_TILED_SUMS(n) ? FEW_ROWS_TILED_READ(n, units, whole) \
+                                                                 : FEW_ROWS_TILED_SUMS(n))
 
 typedef struct few_rows_product {
   const void *kernel, *bias; /* bias may be NULL */
@@ -63,9 +70,10 @@ typedef struct few_rows_args {
   int rows, activation, splits;
   int gated; /* of two products, which are one result */
   /* Of tiles: */
-  const float *row_scale; /* for the sums of each row, or NULL */
-  int group_shift;        /* 2 to its power is how many steps a group has */
-  int wide;               /* scales are float */
+  int rounds;             /* rows of x are rounded to whole numbers up to 127, as normed            */
+  const float *row_scale; /* of many rows, for the sums of each, or NULL: x was rounded before      */
+  int group_shift;        /* 2 to its power is how many steps a group has                           */
+  int wide;               /* scales are float                                                       */
 } few_rows_args;
 
 typedef struct many_rows_args {
@@ -105,16 +113,11 @@ TFU_MUST_USE tfu_code tfu_few_rows_wgmma_run(tfu_call *call, few_rows_args a, tf
                                              int *served);
 
 /* The same for tiles of so many bits; group: rows of the kernel, at least 1, and as many as there are for one group.
- * And whether it would run, where x and row_scale are not there yet: such as are scratch. */
+ * And whether it would run, where x is not there yet: such as is scratch. */
 TFU_MUST_USE tfu_code tfu_few_rows_tiled_serves(tfu_call *call, few_rows_args a, int64_t group, tfu_dtype dtype,
                                                 int *served);
 TFU_MUST_USE tfu_code tfu_few_rows_tiled_run(tfu_call *call, few_rows_args a, int bits, int64_t group, tfu_dtype dtype,
                                              int constant, int *served);
-
-/* The rows of x as whole numbers in its type, in scratch, and of each row what one stands for, which are a.x and
- * a.row_scale where rows are rounded: one launch. */
-TFU_MUST_USE tfu_code tfu_whole_rows(tfu_call *call, const tfu_tensor *x, const void **rounded,
-                                     const float **row_scale);
 
 /* The same for many rows of x and one product, neither normed nor gated: bfloat16, where the GPU has wgmma. How a row's
  * sum is split depends on how many rows there are. */

@@ -49,9 +49,9 @@ static int is_served(const few_rows_args *a, tfu_dtype dtype, const tfu_device *
     all |= (uintptr_t)a->of[i].kernel | (uintptr_t)a->of[i].scale;
     outputs |= a->of[i].outputs;
   }
-  return device->capability >= 90 && (dtype == TFU_BF16 || (dtype == TFU_F16 && !a->gamma)) && a->inputs > 0 &&
-         a->inputs % QUANT_TILE_ROWS == 0 && held(a, FEW_ROWS_SPLITS) <= FEW_ROWS_TILED_HELD && a->group_shift >= 0 &&
-         outputs % 8 == 0 && outputs < INT32_MAX / 4 && all % 16 == 0;
+  return device->capability >= 90 && (dtype == TFU_BF16 || (dtype == TFU_F16 && (a->rounds || !a->gamma))) &&
+         a->inputs > 0 && a->inputs % QUANT_TILE_ROWS == 0 && held(a, FEW_ROWS_SPLITS) <= FEW_ROWS_TILED_HELD &&
+         a->group_shift >= 0 && outputs % 8 == 0 && outputs < INT32_MAX / 4 && all % 16 == 0;
 }
 
 int tfu_few_rows_group_shift(const few_rows_args *a, int64_t group) {
@@ -68,7 +68,7 @@ tfu_code tfu_few_rows_tiled_serves(tfu_call *call, few_rows_args a, int64_t grou
 
 tfu_code tfu_few_rows_tiled_run(tfu_call *call, few_rows_args a, int bits, int64_t group, tfu_dtype dtype, int constant,
                                 int *served) {
-  static const char *const variants[] = {"8", "4"};
+  static const char *const variants[] = {"8", "4", "8_whole", "4_whole"};
   static tfu_kernel kernels[] = {{.module = &module, .name = "few_rows_tiled_1", .variants = variants},
                                  {.module = &module, .name = "few_rows_tiled_2", .variants = variants}};
   tfu_device device;
@@ -80,11 +80,10 @@ tfu_code tfu_few_rows_tiled_run(tfu_call *call, few_rows_args a, int bits, int64
   call->kernel = "few rows, tiles";
   /* Eights of rows that a block has; two blocks shall have room on a multiprocessor. */
   const int n = a.rows > 8 && 2 * held(&a, a.splits) <= FEW_ROWS_TILED_HELD ? 2 : 1;
-  const int64_t x = FEW_ROWS_TILED_X(n, held(&a, a.splits)), sums = FEW_ROWS_TILED_SUMS(n);
   const tfu_grid grid = {.x = (unsigned)(tiles_of(&a) * divide_up(a.rows, 8 * n) * a.splits),
                          .threads = 32 * FEW_ROWS_WARPS,
-                         .shared = (unsigned)(x > sums ? x : sums),
+                         .shared = (unsigned)FEW_ROWS_TILED_SHARED(n, held(&a, a.splits), a.rounds),
                          .cluster = a.splits > 1 ? (unsigned)a.splits : 0,
                          .overlap = constant};
-  return tfu_launch(call, &kernels[n - 1], bits == 4, dtype, grid, &a);
+  return tfu_launch(call, &kernels[n - 1], (bits == 4) + 2 * a.rounds, dtype, grid, &a);
 }

@@ -41,7 +41,7 @@ __device__ inline void bring(const few_rows_wgmma_args &w, const few_rows_tile &
   const int column = (int)tile.first, other = a.gated ? column : column + HALF, ahead = min(count, ring.stages);
   const auto load_kernel = [&](int slot, int step) {
     const int row = (begin + step) * TERMS;
-    arrive_expecting(ring.full(slot), ring.STAGE);
+    expect_bytes(ring.full(slot), ring.STAGE);
     copy_box(ring.kernel(slot), first, column, row, ring.full(slot));
     copy_box(ring.kernel(slot) + HALF_BYTES, second, other, row, ring.full(slot));
   };

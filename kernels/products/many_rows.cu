@@ -87,7 +87,7 @@ __device__ inline void copy_piece(const many_rows_args &all, const piece &p, sta
   for (int step = steps.begin; step < steps.end; step++) {
     const unsigned full = ring.full(ring.now), bytes = min((int)TILES, tiles - step * TILES) * ring.TILE;
     wait_for_barrier(ring.empty(ring.now), ring.parity ^ 1);
-    arrive_expecting(full, ring.X + bytes * p.units);
+    expect_bytes(full, ring.X + bytes * p.units);
     copy_box(ring.x(), all.x, step * DEEP, p.row, full);
     for (int u = 0; u < p.units; u++)
       copy_bulk(ring.codes(u), codes + ((int64_t)u * tiles + step * TILES) * ring.TILE, bytes, full);

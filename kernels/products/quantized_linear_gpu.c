@@ -1,6 +1,7 @@
 /* quantized_linear on the GPU.
  *
- *   few rows, tiles           the kernels are streamed once (few_rows_tiled.cu), rows of x rounded or divided before
+ *   few rows, tiles           the kernels are streamed once (few_rows_tiled.cu), rows of x rounded on the way, or
+ *                             divided before
  *   more rows, tiles          codes become numbers on their way into tensor cores (many_rows.cu)
  *   rounded rows, one group   a product of int8 by cuBLASLt, with passes before and after it
  *   anything else             w in the type of x, in scratch, and the product of Linear */
@@ -64,15 +65,6 @@ static tfu_code quantize_rows(tfu_call *call, int how, tfu_tensor *y, float **ro
                   row_sum);
 }
 
-tfu_code tfu_whole_rows(tfu_call *call, const tfu_tensor *x, const void **rounded, const float **row_scale) {
-  tfu_tensor y = *x;
-  float *scale;
-  TFU_TRY(quantize(call, x, NULL, QUANT_WHOLE, &y, &scale, NULL));
-  *rounded = y.data;
-  *row_scale = scale;
-  return TFU_OK;
-}
-
 /* ---- tiles ---- */
 
 static tfu_code tiles(tfu_call *call, const quantized_kernel *k, int many, int *served) {
@@ -85,7 +77,8 @@ static tfu_code tiles(tfu_call *call, const quantized_kernel *k, int many, int *
                      .inputs = k->inputs,
                      .rows = (int)rows,
                      .activation = (int)call->attr[TFU_QUANT_ACTIVATION].i,
-                     .wide = k->wide};
+                     .wide = k->wide,
+                     .rounds = rounded && !many};
   a.of[0] = (few_rows_product){.kernel = k->codes,
                                .scale = k->scale,
                                .bias = tfu_given_data(&call->in[TFU_QUANT_BIAS]),
@@ -96,10 +89,10 @@ static tfu_code tiles(tfu_call *call, const quantized_kernel *k, int many, int *
   if (k->order != QUANT_TILES || (rounded && k->input_scale) || tfu_dtype_size(x.dtype) != 2 || rows > most ||
       (many && call->invariant))
     return TFU_OK;
-  if (!rounded && !k->input_scale) a.x = x.data;
+  if ((!rounded || !many) && !k->input_scale) a.x = x.data;
   TFU_TRY((many ? tfu_many_rows_serves : tfu_few_rows_tiled_serves)(call, a, k->group, x.dtype, served));
   if (!*served) return TFU_OK;
-  if (rounded) TFU_TRY(quantize_rows(call, QUANT_WHOLE, &x, &row_scale, NULL));
+  if (rounded && many) TFU_TRY(quantize_rows(call, QUANT_WHOLE, &x, &row_scale, NULL));
   else if (k->input_scale) TFU_TRY(quantize_rows(call, QUANT_DIVIDED, &x, NULL, NULL));
   a.x = x.data;
   a.row_scale = row_scale;

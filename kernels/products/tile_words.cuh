@@ -65,5 +65,14 @@ struct tile_words {
       f[r] = BITS == 8 ? codes<T, BITS>::pair(v[2 * i + block], h) : codes<T, BITS>::pair(v[i], 2 * block + h);
     }
   }
+  /* The same as bytes: those of 4 bits without a sign. Byte 2 e + h is row 8 h + 2 t + e. */
+  __device__ void left(int i, unsigned (&f)[2]) const {
+    if constexpr (BITS == 8) {
+      f[0] = v[2 * i], f[1] = v[2 * i + 1];
+    } else {
+      const unsigned low = v[i] & 0x0f0f0f0fu, high = v[i] >> 4 & 0x0f0f0f0fu;
+      f[0] = __byte_perm(low, high, 0x6240), f[1] = __byte_perm(low, high, 0x7351);
+    }
+  }
 };
 #endif

@@ -61,6 +61,13 @@ __device__ inline void multiply(float (&c)[4], const unsigned *a, unsigned b0, u
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/* Bytes, by 16 of which a lane has four: those of rows g and g + 8 of the left factor, of column g of the right one. */
+__device__ inline void multiply(int (&c)[4], const unsigned (&a)[2], unsigned b) {
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b));
+}
+
 /* A lane's part of a factor of 16 x 16 elements, as mma wants it. Of the right one, the columns 0 .. 7 are v[0] and
  * v[1], the others v[2] and v[3]. */
 template <typename T>

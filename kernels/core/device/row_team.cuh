@@ -3,6 +3,7 @@
  * team and a seat are. A share is the packs of a row that one block takes; a very long row is split into parts. */
 #pragma once
 
+#include "kernels/core/device/barriers.cuh"
 #include "kernels/core/device/shared.cuh"
 #include "kernels/core/gpu/rows.h"
 
@@ -28,55 +29,13 @@ struct whole_place {
   }
 };
 
-/* Between the blocks of a cluster. A barrier of all of them waits for everything that they have stored before; where
- * values are exchanged again and again, they are sent instead: into another block's shared memory, where they count at
- * an arrival, which their receiver waits for. An arrival is 64 bits; it has one phase after the other, in each of which
- * so many bytes are expected. */
+/* Of all blocks of a cluster: it waits for everything that they have stored before. Where values are exchanged again
+ * and again, they are sent instead (barriers.cuh). */
 __device__ inline void cluster_barrier() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 #endif
 }
-__device__ inline void open_arrival(unsigned arrival) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(arrival)
-               : "memory");
-#endif
-}
-/* By one thread, once in each phase; values may have come before. */
-__device__ inline void expect_bytes(unsigned arrival, int bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(arrival), "r"(bytes) : "memory");
-#endif
-}
-/* `to` and `arrival` are places in this block's shared memory, the value goes to the same ones in block `rank`. */
-template <typename V>
-__device__ inline void send(unsigned to, unsigned arrival, int rank, const V &v) {
-#if __CUDA_ARCH__ >= 900
-  unsigned place, there;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(place) : "r"(to), "r"(rank));
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(arrival), "r"(rank));
-  UNROLLED(i, (int)(sizeof(V) / 4))
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(place + i * 4),
-                 "r"(((const unsigned *)&v)[i]), "r"(there)
-                 : "memory");
-#endif
-}
-__device__ inline void wait_for_arrival(unsigned arrival, unsigned phase) {
-#if __CUDA_ARCH__ >= 900
-  unsigned done = 0;
-  ONCE
-  while (!done)
-    asm volatile(
-        "{\n.reg .pred p;\n"
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
-        "selp.u32 %0, 1, 0, p;\n}"
-        : "=r"(done)
-        : "r"(arrival), "r"(phase)
-        : "memory");
-#endif
-}
-
 /* Waits until at most n of this thread's groups of copies are on their way. The instruction takes constants only: so it
  * is the next of these below n, and the wait may be a little longer than it had to be. */
 __device__ inline void wait_for_copies(int n) {
@@ -172,7 +131,7 @@ struct row_team {
     row = (int64_t)blockIdx.y * per_block + sub;
     first_of_block = row - sub;
     if (REACH < OVER_CLUSTER || r.cluster == 1) return;
-    if (threadIdx.x == 0) open_arrival(arrival(0)), open_arrival(arrival(1));
+    if (threadIdx.x == 0) open_barrier(arrival(0), 1), open_barrier(arrival(1), 1), publish_barriers();
     cluster_barrier();
   }
   /* Whether the block has a row left. Threads whose own row is beyond the end (not active) go on as long as others of
@@ -236,7 +195,7 @@ struct row_team {
     if (threadIdx.x == 0) expect_bytes(arrival(parity), r.cluster * (int)sizeof(V));
     if (threadIdx.x < r.cluster)
       send((unsigned)__cvta_generic_to_shared(&blocks[parity][blockIdx.x]), arrival(parity), threadIdx.x, v);
-    wait_for_arrival(arrival(parity), phase);
+    wait_for_sent(arrival(parity), phase);
     v = blocks[parity][threadIdx.x & (r.cluster - 1)];
     join.lanes(v, r.cluster);
     return v;

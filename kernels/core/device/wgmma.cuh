@@ -8,38 +8,11 @@
  * columns. */
 #pragma once
 
+#include "kernels/core/device/barriers.cuh"
 #include "kernels/core/device/mma.cuh"
 #include "kernels/core/gpu/tensor_map.h"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-/* ---- barriers ---- */
-
-__device__ inline void open_barrier(unsigned at, int arrivals) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
-}
-/* Before others than this thread use the barriers that it has opened. */
-__device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-__device__ inline void arrive(unsigned at) { asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(at) : "memory"); }
-/* At the same place of another block of the cluster. */
-__device__ inline void arrive_in(unsigned block, unsigned at) {
-  asm volatile(
-      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(at),
-      "r"(block)
-      : "memory");
-}
-/* One arrival, and so many bytes of copies that are to come. */
-__device__ inline void arrive_expecting(unsigned at, unsigned bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
-}
-/* Until the phase has ended whose number has this last bit. */
-__device__ inline void wait_for_barrier(unsigned at, unsigned parity) {
-  asm volatile(
-      "{\n.reg .pred ended;\nAGAIN:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n@!ended bra AGAIN;\n}" ::"r"(at),
-      "r"(parity)
-      : "memory");
-}
 /* For so many threads of a block alone, whole warps; `which` is 1 or more. */
 template <int COUNT>
 __device__ inline void sync_threads(int which) {
@@ -48,12 +21,6 @@ __device__ inline void sync_threads(int which) {
 
 /* ---- copies ---- */
 
-/* So many bytes, a multiple of 16, to shared memory; the barrier counts them. */
-__device__ inline void copy_bulk(unsigned to, const void *from, unsigned bytes, unsigned barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "l"(from), "r"(bytes), "r"(barrier)
-               : "memory");
-}
 /* A box of a matrix, a tile of 64 columns, from its column and row on, with zeros beyond the matrix. */
 __device__ inline void copy_box(unsigned to, const tfu_tensor_map &map, int column, int row, unsigned barrier) {
   asm volatile(

@@ -56,5 +56,5 @@ TABLE = [
     *(Row(_CORE + module, "%s._float8_call" % name, _float8, _why_not_float8) for module, name in _DENSE),
     *(Row(_CORE + "reversible_embedding", "ReversibleEmbedding._%s_call" % mode, _reversed,
           quantized_layers.why_not_reversed) for mode in ("int8", "int4")),
-    Row(_CORE + "embedding", "Embedding._int4_call", _looked_up, _why_not_looked_up),
+    *(Row(_CORE + "embedding", "Embedding._%s_call" % mode, _looked_up, _why_not_looked_up) for mode in ("int8", "int4")),
 ]

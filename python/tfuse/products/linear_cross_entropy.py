@@ -10,6 +10,7 @@ from tfuse._core import _library, _rows
 from tfuse._core._layer import Layer
 from tfuse._core._op import FusedOp, composite, given, real, vjp
 from tfuse.products.linear import linear
+from tfuse.products.quantized_layers import whole_table, why_not_looked_up
 from tfuse.products.quantized_linear import quantized_linear
 from tfuse.rows.cross_entropy import NOTHING, check_smoothing, integers, plain_sparse
 
@@ -336,6 +337,8 @@ def table_of(embedding):
     """The rows that an embedding looks up; of one that is quantized, not what it stores."""
     if getattr(embedding.dtype_policy, "quantization_mode", None) is None:
         return embedding.embeddings
+    if not why_not_looked_up(embedding):
+        return whole_table(embedding)
     with keras.src.backend.AutocastScope(None):  # scales in the dtype they have: that of logits may lack digits, or range
         return embedding.quantized_call(tf.range(embedding.input_dim))
 

@@ -237,19 +237,37 @@ def serve_reversed(layer, inputs):
 
 
 def looked_up(layer, inputs):
-    """Rows of an int4 embedding: those that are asked for are unpacked, not the table."""
+    """Rows of an int8 or int4 embedding: those that are asked for become numbers, not the table."""
     ids = inputs if keras.backend.standardize_dtype(inputs.dtype) in ("int32", "int64") else keras.ops.cast(inputs, "int32")
-    take = lambda weight: keras.ops.take(weight, ids, axis=0)
-    rows = keras.ops.cast(keras.quantizers.unpack_int4(take(layer._embeddings), layer._orig_output_dim, axis=-1),
-                          layer.compute_dtype)
-    _read_groups(layer)
-    block, scale = _blocks(layer), take(layer.embeddings_scale)
+    return _dequantized(layer, lambda weight: _rows(weight, ids))
+
+
+def whole_table(layer):
+    """All rows of an int8 or int4 embedding."""
+    return _dequantized(layer, value_of)
+
+
+def _rows(weight, ids):
+    """TensorFlow gathers words of 32 bits on a GPU, and bytes on the CPU alone, to which it would copy all of them."""
+    if keras.backend.standardize_dtype(weight.dtype) not in ("int8", "uint8") or weight.shape[-1] % 4:
+        return keras.ops.take(weight, ids, axis=0)
+    table, (rows, width) = value_of(weight), weight.shape
+    words = tf.gather(tf.bitcast(tf.reshape(table, [rows, width // 4, 4]), tf.int32), ids)
+    return tf.reshape(tf.bitcast(words, table.dtype), tf.concat([tf.shape(ids), [width]], 0))
+
+
+def _dequantized(layer, take):
+    """Rows as Keras computes them, of the ones that take() gives of a weight."""
+    block, rows, scale = None, tf.cast(take(layer._embeddings), layer.compute_dtype), take(layer.embeddings_scale)
+    if layer.quantization_mode == "int4":
+        _read_groups(layer)
+        block, rows = _blocks(layer), _pairs(rows, layer._orig_output_dim)
     if block is None:
         rows = keras.ops.divide(rows, keras.ops.expand_dims(scale, -1))
     else:
         groups = keras.ops.arange(layer._orig_output_dim, dtype="int32") // block
         of = lambda table: keras.ops.take(table, groups, axis=-1)
-        zero = keras.ops.cast(of(take(layer.embeddings_zero)), scale.dtype)
+        zero = of(keras.ops.cast(take(layer.embeddings_zero), scale.dtype))
         rows = keras.ops.multiply(keras.ops.subtract(rows, zero), of(scale))  # in a mixed policy, of float32
     if layer.lora_enabled:
         added = keras.ops.matmul(take(layer.lora_embeddings_a), layer.lora_embeddings_b)
@@ -257,7 +275,15 @@ def looked_up(layer, inputs):
     return rows
 
 
+def _pairs(packed, outputs):
+    """The two signed numbers of 4 bits in each byte, the low one first. All floats have the digits, and GPUs the ops."""
+    high = tf.floor(packed / 16)
+    low = packed - 16 * high  # without its sign
+    both = tf.stack([low - 16 * tf.floor(low / 8), high], -1)
+    return tf.reshape(both, tf.concat([tf.shape(packed)[:-1], [2 * packed.shape[-1]]], 0))[..., :outputs]
+
+
 def why_not_looked_up(layer):
-    packed = getattr(layer, "_embeddings", None) is not None and tuple(layer._embeddings.shape) == (
-        layer.input_dim, -(-layer.output_dim // 2))
-    return "" if packed else "tfuse does not know how this Keras keeps int4 tables"
+    width = -(-layer.output_dim // 2) if layer.quantization_mode == "int4" else layer.output_dim
+    known = getattr(layer, "_embeddings", None) is not None and tuple(layer._embeddings.shape) == (layer.input_dim, width)
+    return "" if known else "tfuse does not know how this Keras keeps %s tables" % layer.quantization_mode
