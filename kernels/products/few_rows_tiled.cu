@@ -183,7 +183,7 @@ __device__ inline void few_rows_tiled(const few_rows_args &a) {
     }
     enter_cluster();
   }
-  if (a.gamma) expect_gamma(a, begin, end - begin);
+  if (a.gamma) expect_gamma(a, WHOLE ? 0 : begin, WHOLE ? units : end - begin);
   if (WHOLE && a.splits > 1) wait_for_cluster();
   wait_for_those_before();
   const int mine = split * THREADS + threadIdx.x;
