@@ -8,6 +8,7 @@
 generation.py runs this and its twin in Transformers, and keeps what they find.
 """
 import contextlib
+import gc
 from unittest import mock
 
 import numpy as np
@@ -28,15 +29,16 @@ def llama(sizes):
 def pack_int4(values, axis=0, dtype="int8"):
     """As keras.quantizers.pack_int4: pairs along an axis of even size, the first in the low bits."""
     import tensorflow as tf
-    low, high = (tf.gather(values, tf.range(i, values.shape[axis], 2), axis=axis) for i in (0, 1))
+    every_other = lambda i: (slice(None),) * (axis % len(values.shape)) + (slice(i, None, 2),)
+    low, high = values[every_other(0)], values[every_other(1)]
     packed = tf.bitwise.bitwise_or(tf.bitwise.bitwise_and(low, 15), tf.bitwise.left_shift(high, 4))
     return packed, tuple(packed.shape), values.shape[axis]
 
 
 @contextlib.contextmanager
 def quantized_where_it_lies():
-    """model.quantize() computes in NumPy, which needs a minute for a billion weights in bfloat16. Here it computes in TensorFlow,
-    as Keras does for activations: with random weights, that is all the same."""
+    """model.quantize() computes in NumPy, which needs a minute for a billion weights in bfloat16, and collects garbage after each
+    layer. Here it computes in TensorFlow, as Keras does for activations: with random weights, that is all the same."""
     from keras.src import quantizers
     on_device = lambda f: lambda *arguments, to_numpy=False, **named: f(*arguments[:5], **named)  # the sixth is to_numpy
     names = "abs_max_quantize", "abs_max_quantize_grouped_with_zero_point"
@@ -44,7 +46,9 @@ def quantized_where_it_lies():
         for module in (quantizers, quantizers.quantizers):
             changed = {name: on_device(getattr(module, name)) for name in names}
             stack.enter_context(mock.patch.multiple(module, **changed, pack_int4=pack_int4))
+        stack.enter_context(mock.patch("gc.collect"))
         yield
+    gc.collect()
 
 
 def ways(model, mode):

@@ -261,6 +261,19 @@ def test_embeddings(mode, tied):
 
 
 @BY_FORMATS
+@pytest.mark.parametrize("mode", ["int8", "int4"])
+def test_rows_of_embeddings_are_gathered_where_the_table_is(mode):
+    """TensorFlow has no gather of bytes for GPUs: it would copy the table to the CPU in every call."""
+    layer = keras.layers.Embedding(32, 16)
+    layer.build()
+    layer.quantize(mode, config=keras.quantizers.Int4QuantizationConfig(block_size=4) if mode == "int4" else None)
+    with tfuse.enabled():
+        graph = tf.function(layer, autograph=False).get_concrete_function(tf.TensorSpec([None, 3], tf.int32)).graph
+    gathered = {op.get_attr("Tparams") for op in graph.get_operations() if op.type == "GatherV2"}
+    assert gathered == {tf.int32, tf.float32}
+
+
+@BY_FORMATS
 def test_what_is_not_served_says_why():
     def why(layer, x=(2, 24), **options):
         since = since_now()
