@@ -24,9 +24,9 @@
 #if __CUDA_ARCH__ >= 900
 
 /* A warp's tiles on their way from memory (prefetch): each lane has its own part of them, which no other reads. */
-template <int N, int BITS>
+template <int N, int BITS, bool WHOLE>
 struct tile_ring {
-  enum { TILE = FEW_ROWS_TILED_TILE(BITS), DEPTH = FEW_ROWS_TILED_RING(N) / TILE };
+  enum { BYTES = FEW_ROWS_TILED_RING(N, WHOLE), TILE = FEW_ROWS_TILED_TILE(BITS), DEPTH = BYTES / TILE };
   unsigned at; /* this lane's part of the first */
 
   __device__ void load(int slot, const int4 *from) const {
@@ -148,7 +148,7 @@ struct group_sums {
  * they are multiplied by zeros. */
 template <typename T, int N, int BITS, bool WHOLE>
 __device__ inline void few_rows_tiled(const few_rows_args &a) {
-  typedef tile_ring<N, BITS> ring_of;
+  typedef tile_ring<N, BITS, WHOLE> ring_of;
   enum { DEPTH = ring_of::DEPTH };
   extern __shared__ __align__(1024) char memory[];
   __shared__ row_numbers<8 * N> numbers_of_rows;
@@ -162,7 +162,7 @@ __device__ inline void few_rows_tiled(const few_rows_args &a) {
   const tiled_kernel<T, BITS> kernel(a, a.of[tile.product + side], tile.first);
   const unsigned shared = shared_address(memory);
   const tiled_x<T, N, WHOLE> x = {shared};
-  const ring_of ring = {shared + FEW_ROWS_TILED_X(N, held, WHOLE) + warp * FEW_ROWS_TILED_RING(N) + lane_id() * 16};
+  const ring_of ring = {shared + FEW_ROWS_TILED_X(N, held, WHOLE) + warp * ring_of::BYTES + lane_id() * 16};
   /* Tile i of this warp's units, counted from `unit` on, where it is one. */
   const auto ask = [&](int unit, int i, int slot) {
     const int from = unit + i / TILES * slices;

@@ -34,7 +34,7 @@ def random_geometry(rng):
         int(rng.integers(2))]
     groups = int(rng.choice([1, 1, 2, 3]))
     geometry = Geometry(size, strides, str(padding) if isinstance(padding, str) else padding, dilation, groups)
-    spatial = [int(rng.integers(1, most)) for _ in range(axes)]
+    spatial = [max(int(rng.integers(1, most)), least) for least in geometry.least()]
     return geometry, [int(rng.integers(1, 4)), *spatial], groups * int(rng.integers(1, 7)), groups * int(rng.integers(1, 9))
 
 

@@ -33,7 +33,7 @@ def random_plane(rng):
     groups, pack = int(rng.choice([1, 1, 2])), int(rng.choice([1, 8]))
     geometry = Geometry(tuple(size), strides, padding, dilation, groups)
     own, outputs = pack * int(rng.integers(1, 6)), groups * pack * int(rng.integers(1, 10))
-    image = [int(rng.integers(1, 4)), *(int(rng.integers(1, 40)) for _ in range(2))]
+    image = [int(rng.integers(1, 4)), *(max(int(rng.integers(1, 40)), least) for least in geometry.least())]
     return geometry, [*image, groups * own], [*size, own, outputs]
 
 

@@ -6,7 +6,7 @@ import operator
 import tensorflow as tf
 
 BITS = 20  # TFU_AXIS_BITS of the library
-_AXES = {1: ["width"], 2: ["height", "width"], 3: ["depth", "height", "width"]}
+AXES = {1: ["width"], 2: ["height", "width"], 3: ["depth", "height", "width"]}
 
 
 def per_axis(op, name, value, axes):
@@ -58,7 +58,7 @@ def results(op, sizes, windows, strides, padding, dilations):
     (before, after) for each axis."""
     found = []
     pairs = [(0, 0)] * len(sizes) if isinstance(padding, str) else padding
-    for axis, n, window, stride, dilation, pair in zip(_AXES[len(sizes)], sizes, windows, strides, dilations, pairs):
+    for axis, n, window, stride, dilation, pair in zip(AXES[len(sizes)], sizes, windows, strides, dilations, pairs):
         span = reach(window, dilation)
         n = n + sum(pair)
         if padding in ("same", "causal"):
@@ -66,11 +66,16 @@ def results(op, sizes, windows, strides, padding, dilations):
         elif not isinstance(n, numbers.Integral) or not isinstance(window, numbers.Integral):
             found.append(tf.maximum((n - span + stride) // stride, 0))  # the op refuses what does not fit
         elif n - span + stride <= -stride:  # less is no result, as in TensorFlow, whose division rounds towards zero
-            raise ValueError("%s: the window reaches over %d positions along the %s, and x has %d%s; padding 'same' would make "
-                             "room" % (op, span, axis, n, " with its padding" * (sum(pair) > 0)))
+            raise too_far(op, axis, span, n, pair)
         else:
             found.append(max((n - span + stride) // stride, 0))
     return found
+
+
+def too_far(op, axis, span, n, pair):
+    """An exception: a window spans more than the n positions that an axis has with its padding."""
+    return ValueError("%s: the window reaches over %d positions along the %s, and x has %d%s; padding 'same' would make room" % (
+        op, span, axis, n, " with its padding" * (sum(pair) > 0)))
 
 
 def pads(n, out, window, stride, dilation, padding):

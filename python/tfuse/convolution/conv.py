@@ -1,6 +1,7 @@
 """act(x convolved with kernel + bias + residual) for one to three spatial axes, transposed convolution, and their gradients."""
 
 import functools
+import math
 import numbers
 
 import tensorflow as tf
@@ -62,10 +63,22 @@ def _most(a, b):
 
 
 def _result_size(n, k, stride, dilation, padding):
-    """Along an axis, of a convolution; padding is a word or (before, after)."""
+    """Along an axis, of a convolution; padding is a word or (before, after). Below 0 where the window does not fit, and is not
+    only too long for a result, as in TensorFlow, whose division rounds towards zero."""
     if padding in ("same", "causal"):
         return -(-n // stride)
-    return _most((n + sum(padding) - (k - 1) * dilation - 1) // stride + 1, 0)
+    room = n + sum(padding) - _windows.reach(k, dilation) + stride
+    return tf.truncatediv(room, stride) if tf.is_tensor(room) else int(math.copysign(abs(room) // stride, room))
+
+
+def _results(op, n, k, window):
+    """Along all axes, as _sized. A size below 0 that is known when it runs alone is refused by TensorFlow, as no tensor has it."""
+    sizes = [_result_size(*numbers_) for numbers_ in zip(n, k, window.strides, window.dilation, window.pairs)]
+    for i, size in enumerate(sizes):
+        if isinstance(size, int) and size < 0:
+            reach, pair = _windows.reach(k[i], window.dilation[i]), window.pairs[i]
+            raise _windows.too_far(op, _windows.AXES[window.axes][i], reach, n[i] + sum(pair), pair)
+    return _sized(sizes)
 
 
 def _spread_size(n, k, stride, dilation, padding, more):
@@ -224,16 +237,15 @@ def _finish(y, bias, activation):
     return scale_bias_act(y, bias=bias, activation=activation) if given(bias) or activation != "linear" else y
 
 
-def _result_sizes(x, kernel, window):
+def _result_sizes(op, x, kernel, window):
     """Of the convolution, as _sized."""
-    n, k = (_spatial(t, first, window.axes) for t, first in ((x, 1), (kernel, 0)))
-    return _sized([_result_size(*numbers_) for numbers_ in zip(n, k, window.strides, window.dilation, window.pairs)])
+    return _results(op, *(_spatial(t, first, window.axes) for t, first in ((x, 1), (kernel, 0))), window)
 
 
 def fused(x, kernel, bias, residual, window, activation):
     """tfuse.conv by the ops, wherever they run: relu is a part of the convolution, any other activation a pass after it,
     which then has the bias, too."""
-    sizes = _result_sizes(x, kernel, window)
+    sizes = _result_sizes("conv", x, kernel, window)
     inside = activation in ("linear", "relu")
     y = _conv(x, kernel, bias if inside else None, residual, sizes, tf32=_tf32(), relu=activation == "relu", **window.options)
     if activation == "linear" and (residual is None or not given(residual)):
@@ -268,7 +280,7 @@ def _why_composed(x, kernel, bias, residual, window):
         return ""
     n = [_result_size(*numbers_) for numbers_ in zip(x.shape[1:-1], kernel.shape, window.strides, window.dilation,
                                                      window.pairs)]
-    if 0 in n or given(bias) and bias.shape != kernel.shape[-1:] or (
+    if min(n) <= 0 or given(bias) and bias.shape != kernel.shape[-1:] or (
             given(residual) and not residual.shape.is_compatible_with([x.shape[0], *n, kernel.shape[-1]])):
         return ""
     return "there is no GPU, and TensorFlow's own convolution is faster on the CPU"

@@ -51,4 +51,4 @@ def conv_own(x, kernel, rung="tensor", strides=1, padding="valid", dilation=1, g
     x, kernel, _ = _own.tensors(_rows.tensor(x), kernel, None)
     window = _conv._window_of("conv_own", x, kernel, strides, padding, dilation)
     _conv._check_channels("conv_own", x, kernel, groups)
-    return _own(x, kernel, _conv._result_sizes(x, kernel, window), tf32=_conv._tf32(), rung=rung, **window.options)
+    return _own(x, kernel, _conv._result_sizes("conv_own", x, kernel, window), tf32=_conv._tf32(), rung=rung, **window.options)

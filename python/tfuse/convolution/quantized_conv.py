@@ -39,7 +39,7 @@ _quantized_conv = FusedOp("QuantizedConv", _plain, _no_gradient, axes=_axes)
 def _sizes(x, kernel, window):
     """Of the result; kernel's spatial axes come after its outputs."""
     n, k = _conv._spatial(x, 1, window.axes), _conv._spatial(kernel, 1, window.axes)
-    return _conv._sized([_conv._result_size(*each) for each in zip(n, k, window.strides, window.dilation, window.pairs)])
+    return _conv._results("quantized_conv", n, k, window)
 
 
 @composite

@@ -35,6 +35,12 @@ class Geometry:
         before, after = (reach - 1, 0) if self.padding == "causal" else (0, 0) if self.padding == "valid" else self.padding[i]
         return max((n + before + after - reach) // s + 1, 0), before
 
+    def least(self):
+        """The smallest sizes that windows are not too long for, as in TensorFlow, where less than two strides may be missing."""
+        pairs = [(0, 0)] * len(self.size) if isinstance(self.padding, str) else self.padding
+        return [1 if self.padding in ("same", "causal") else max(1, (k - 1) * d + 2 - sum(pair) - 2 * s) for k, d, s, pair in zip(
+            self.size, self.dilation, self.strides, pairs)]
+
     def out(self, spatial):
         return tuple(self.axis(i, n)[0] for i, n in enumerate(spatial))
 
@@ -240,6 +246,8 @@ def rejects(name, f):
         refused(name + ": strides must be an integer from 1 to 1048575, or one for each of 2 spatial axes, got 0", strides=0),
         refused(name + ": padding must be one of valid, same, causal, or .before, after. for each of 2 spatial axes, got",
                 padding="full"),
+        refused(name + ": the window reaches over 9 positions along the width, and x has 7 with its padding; padding 'same' would "
+                "make room", padding=[(0, 0), (1, 1)], dilation=[1, 4]),
     ]
 
 
