@@ -139,6 +139,10 @@ def _floor_div(sizes, a, b):
     return plus(whole, sizes.named(("//", rest, n), signed=sizes.may_be_negative(rest)))
 
 
+def _truncate_div(sizes, a, b):
+    return sizes.named(("/", a, b), signed=True) if sizes.may_be_negative(a) else _floor_div(sizes, a, b)
+
+
 def _maximum(sizes, a, b):
     for size, other in (a, b), (b, a):
         if not size and not sizes.may_be_negative(other):
@@ -149,7 +153,7 @@ def _maximum(sizes, a, b):
 VALUES = {
     "Const": lambda sizes, v: [number(n) for n in constant(v)], "Shape": _shape_of, "Pack": _listed, "ConcatV2": _listed,
     "StridedSlice": _picked, "GatherV2": _gathered, "Unpack": _unpacked, "Prod": _multiplied, "Size": _count,
-    "FloorDiv": _each(_floor_div), "Maximum": _each(_maximum),
+    "FloorDiv": _each(_floor_div), "TruncateDiv": _each(_truncate_div), "Maximum": _each(_maximum),
     "AddV2": _each(lambda sizes, a, b: plus(a, b)), "Sub": _each(lambda sizes, a, b: plus(a, minus(b))),
     "Mul": _each(lambda sizes, a, b: times(a, b)), "Neg": _each(lambda sizes, a: minus(a)),
     # What casts, or changes no more than the shape.
