@@ -1,7 +1,7 @@
 /* cluster.cuh - the beginning and the end of a cluster of blocks that reach into each other's shared memory. */
 #pragma once
 
-/* Says that this block has begun, and what it has opened (open_barrier); then waits until all blocks have. Each once. */
+/* This block has begun, and has opened its barriers; then it waits until all blocks have. Each once. */
 __device__ inline void enter_cluster() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
