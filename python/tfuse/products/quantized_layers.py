@@ -222,7 +222,7 @@ def head_of(layer):
 
 @reason
 def why_not_reversed(layer, inputs, reverse=False):
-    """Why the product of a quantised ReversibleEmbedding is left to Keras. Looking up rows is none, and is Keras's anyway."""
+    """Why the product of a quantised ReversibleEmbedding is left to Keras; looking up rows is no product."""
     if reverse:
         yield not_computed_in(layer, inputs)
         yield not (inputs.shape.rank and 2 <= inputs.shape.rank <= MOST_AXES) and "tfuse takes 2 to %d dimensions" % MOST_AXES
