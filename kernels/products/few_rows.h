@@ -43,17 +43,13 @@ enum { MANY_ROWS_THREADS = 384, MANY_ROWS_UNITS = 4, MANY_ROWS_DEEP = 64 };
 #define MANY_ROWS_SHARED(bits, n) (MANY_ROWS_STAGES(bits, n) * MANY_ROWS_STAGE(bits, n) + MANY_ROWS_SUMS)
 
 /* For 8 * n rows of x: bytes of shared memory that so many units of x take, as bytes where they are whole; a warp's
- * ring; and what a block needs of both, and of the sums, which come in their place. Two blocks shall have room on a
+ * ring; and what a block needs of both. The sums come in their place, and take no more. Two blocks shall have room on a
  * multiprocessor where x has 4096 columns, too: so rings are half as long where x is not bytes. */
 #define FEW_ROWS_TILED_X(n, units, whole) ((n)*8 * FEW_ROWS_TILED_UNIT * (2 - (whole)) * (units))
 #define FEW_ROWS_TILED_RING(n, whole) ((whole) && (n) == 1 ? 8192 : 4096)
 #define FEW_ROWS_TILED_TILE(bits) (16 * FEW_ROWS_TILED_COLUMNS * (bits) / 8)
-#define FEW_ROWS_TILED_SUMS(n) (FEW_ROWS_WARPS * 8 * (n) * (FEW_ROWS_TILED_COLUMNS + 4) * 4)
-#define FEW_ROWS_TILED_READ(n, units, whole) \
+#define FEW_ROWS_TILED_SHARED(n, units, whole) \
   (FEW_ROWS_TILED_X(n, units, whole) + FEW_ROWS_WARPS * FEW_ROWS_TILED_RING(n, whole))
-#define FEW_ROWS_TILED_SHARED(n, units, whole)                                                          \
-  (FEW_ROWS_TILED_READ(n, units, whole) > FEW_ROWS_TILED_SUMS(n) ? FEW_ROWS_TILED_READ(n, units, whole) \
-                                                                 : FEW_ROWS_TILED_SUMS(n))
 
 typedef struct few_rows_product {
   const void *kernel, *bias; /* bias may be NULL */

@@ -215,6 +215,7 @@ __device__ inline void few_rows_tiled(const few_rows_args &a) {
     if (DEPTH > TILES) base ^= TILES;
   }
   const auto finish = [&](auto &parts) {
+    static_assert(sizeof(parts) <= FEW_ROWS_TILED_SHARED(N, 1, WHOLE), "sums have the place of x and rings");
     __syncthreads();
     UNROLLED(n, N) {
       UNROLLED(i, 4 * FACTORS) /* column 16 i + 8 c + g of rows 8 n + 2 t, 8 n + 2 t + 1 */

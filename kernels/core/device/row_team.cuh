@@ -36,6 +36,7 @@ __device__ inline void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 #endif
 }
+
 /* Waits until at most n of this thread's groups of copies are on their way. The instruction takes constants only: so it
  * is the next of these below n, and the wait may be a little longer than it had to be. */
 __device__ inline void wait_for_copies(int n) {

@@ -1,7 +1,6 @@
 """act(x convolved with kernel + bias + residual) for one to three spatial axes, transposed convolution, and their gradients."""
 
 import functools
-import math
 import numbers
 
 import tensorflow as tf
@@ -68,7 +67,7 @@ def _result_size(n, k, stride, dilation, padding):
     if padding in ("same", "causal"):
         return -(-n // stride)
     room = n + sum(padding) - _windows.reach(k, dilation) + stride
-    return tf.truncatediv(room, stride) if tf.is_tensor(room) else int(math.copysign(abs(room) // stride, room))
+    return tf.truncatediv(room, stride) if tf.is_tensor(room) else int(room / stride)
 
 
 def _results(op, n, k, window):
