@@ -53,23 +53,28 @@ def reach(size, dilation=1):
     return (size - 1) * dilation + 1
 
 
-def results(op, sizes, windows, strides, padding, dilations):
-    """How many positions the result has along each axis: numbers, or tensors where the sizes are such. padding is a word, or
-    (before, after) for each axis."""
-    found = []
-    pairs = [(0, 0)] * len(sizes) if isinstance(padding, str) else padding
-    for axis, n, window, stride, dilation, pair in zip(AXES[len(sizes)], sizes, windows, strides, dilations, pairs):
-        span = reach(window, dilation)
-        n = n + sum(pair)
-        if padding in ("same", "causal"):
-            found.append((n + stride - 1) // stride)
-        elif not isinstance(n, numbers.Integral) or not isinstance(window, numbers.Integral):
-            found.append(tf.maximum((n - span + stride) // stride, 0))  # the op refuses what does not fit
-        elif n - span + stride <= -stride:  # less is no result, as in TensorFlow, whose division rounds towards zero
-            raise too_far(op, axis, span, n, pair)
-        else:
-            found.append(max((n - span + stride) // stride, 0))
+def result(n, window, stride, dilation, padding):
+    """How many positions the result has along an axis; padding is a word or (before, after). Below 0 where the window does not
+    fit, and is not only too long for a result, as in TensorFlow, whose division rounds towards zero."""
+    if padding in ("same", "causal"):
+        return -(-n // stride)
+    room = n + (0 if padding == "valid" else sum(padding)) - reach(window, dilation) + stride
+    return tf.truncatediv(room, stride) if tf.is_tensor(room) else int(room / stride)
+
+
+def results(op, sizes, windows, strides, dilations, paddings):
+    """Along all axes: numbers, or tensors where the sizes are such. Numbers below 0 are refused."""
+    found = list(map(result, sizes, windows, strides, dilations, paddings))
+    for i, size in enumerate(found):
+        if isinstance(size, numbers.Integral) and size < 0:
+            span, pair = reach(windows[i], dilations[i]), (0, 0) if paddings[i] == "valid" else paddings[i]
+            raise too_far(op, AXES[len(sizes)][i], span, sizes[i] + sum(pair), pair)
     return found
+
+
+def at_least_none(sizes):
+    """The same for ops that refuse windows that do not fit themselves, in their own words: tensors are 0 there."""
+    return [tf.maximum(size, 0) if tf.is_tensor(size) else size for size in sizes]
 
 
 def too_far(op, axis, span, n, pair):

@@ -61,23 +61,9 @@ def _most(a, b):
     return max(a, b) if isinstance(a, int) else tf.maximum(a, b)
 
 
-def _result_size(n, k, stride, dilation, padding):
-    """Along an axis, of a convolution; padding is a word or (before, after). Below 0 where the window does not fit, and is not
-    only too long for a result, as in TensorFlow, whose division rounds towards zero."""
-    if padding in ("same", "causal"):
-        return -(-n // stride)
-    room = n + sum(padding) - _windows.reach(k, dilation) + stride
-    return tf.truncatediv(room, stride) if tf.is_tensor(room) else int(room / stride)
-
-
 def _results(op, n, k, window):
-    """Along all axes, as _sized. A size below 0 that is known when it runs alone is refused by TensorFlow, as no tensor has it."""
-    sizes = [_result_size(*numbers_) for numbers_ in zip(n, k, window.strides, window.dilation, window.pairs)]
-    for i, size in enumerate(sizes):
-        if isinstance(size, int) and size < 0:
-            reach, pair = _windows.reach(k[i], window.dilation[i]), window.pairs[i]
-            raise _windows.too_far(op, _windows.AXES[window.axes][i], reach, n[i] + sum(pair), pair)
-    return _sized(sizes)
+    """Of a convolution, as _sized. A size below 0 that is known when it runs alone is refused by TensorFlow, as no tensor has it."""
+    return _sized(_windows.results(op, n, k, window.strides, window.dilation, window.pairs))
 
 
 def _spread_size(n, k, stride, dilation, padding, more):
@@ -277,8 +263,7 @@ def _why_composed(x, kernel, bias, residual, window):
         return ""
     if not kernel.shape.is_fully_defined() or 0 in kernel.shape or None in x.shape[1:] or 0 in x.shape:
         return ""
-    n = [_result_size(*numbers_) for numbers_ in zip(x.shape[1:-1], kernel.shape, window.strides, window.dilation,
-                                                     window.pairs)]
+    n = list(map(_windows.result, x.shape[1:-1], kernel.shape, window.strides, window.dilation, window.pairs))
     if min(n) <= 0 or given(bias) and bias.shape != kernel.shape[-1:] or (
             given(residual) and not residual.shape.is_compatible_with([x.shape[0], *n, kernel.shape[-1]])):
         return ""

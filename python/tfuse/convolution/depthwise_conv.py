@@ -102,8 +102,8 @@ def fused(x, kernel, bias=None, activation=None, strides=1, padding="valid", dil
     if axes == 1:  # an image of one line
         x, kernel, strides, dilation = tf.expand_dims(x, 1), tf.expand_dims(kernel, 0), [1, *strides], [1, *dilation]
     _conv.check_dtype(x.dtype)
-    size = _windows.results(op, *([_rows.size(t, axis + first) for axis in range(2)] for t, first in ((x, 1), (kernel, 0))),
-                            strides, padding, dilation)
+    sizes = ([_rows.size(t, axis + first) for axis in range(2)] for t, first in ((x, 1), (kernel, 0)))
+    size = _windows.at_least_none(_windows.results(op, *sizes, strides, dilation, [padding] * 2))
     if activation not in ("linear", *SLOPE_FROM_RESULT) and may_record(training):
         keep = mark(x.dtype)
     y = _conv(x, kernel, bias, sized(*size), keep, activation=activation, padding=padding, stride_h=strides[0],

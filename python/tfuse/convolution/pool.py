@@ -117,7 +117,8 @@ def _pooled(op, x, size, strides, padding, zeros, serve):
     if zeros and word == "same":
         raise ValueError("%s: with zeros=True padding must be (before, after) for each of %d axes, got 'same'" % (op, axes))
     sizes = _rows.sizes(x)
-    out = _windows.results(op, sizes[1:-1], windows, strides, padding, [1] * axes)
+    out = _windows.at_least_none(_windows.results(op, sizes[1:-1], windows, strides, [1] * axes,
+                                                  [padding] * axes if word in _PADDINGS else padding))
     ones = [1] * (3 - axes)
     pairs = [*[(0, 0)] * len(ones), *([(0, 0)] * axes if word in _PADDINGS else padding)]
     y = serve(tf.reshape(x, [sizes[0], *ones, *sizes[1:]]) if ones else x, sized(*ones, *out),
