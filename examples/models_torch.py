@@ -85,6 +85,9 @@ class T5(nn.Module):
             vocab_size=sizes.vocabulary, d_model=sizes.width, d_kv=sizes.width // sizes.heads, d_ff=sizes.inner,
             num_layers=sizes.layers, num_heads=sizes.heads, dropout_rate=sizes.dropout, feed_forward_proj="gated-gelu",
             tie_word_embeddings=False, use_cache=False))
+        # A head of its own: Transformers 5 shares the embedding's weights whatever tie_word_embeddings says, and version 4 draws
+        # numbers of a deviation of 1.
+        self.body.lm_head = nn.Linear(sizes.width, sizes.vocabulary, bias=False)
 
     def forward(self, inputs, labels, weights):
         logits = self.body(
