@@ -174,7 +174,9 @@ class Bench:
         return timed.cpu_sizes or [_shrink(shape) for shape in timed.sizes[:1]]
 
     def _runs(self, name, timed, shape):
-        if name in RIVALS and (self.chosen.no_rivals or not timed.stock_can(shape) or name == "XLA" and not timed.xla_can):
+        stock = timed.stock_can(shape)
+        can = {"stock": stock, "XLA": timed.xla_can and stock or timed.xla_can == "alone"}
+        if name in can and (self.chosen.no_rivals or not can[name]):
             return False
         return not ("XLA" in name and _library.xla_status()) and (self.gpu and timed.in_xla or name != "tfuse in XLA")
 

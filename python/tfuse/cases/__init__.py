@@ -159,7 +159,7 @@ class Timed:
       sweep: shapes that it runs besides, in bfloat16 on a GPU.
       rival: what it is timed against; None is the case's `plain`.
       stock_can: function(shape) -> whether stock TensorFlow can run that.
-      xla_can: whether XLA can compile the rival.
+      xla_can: whether XLA can compile the rival; "alone" where it can what stock TensorFlow cannot.
       in_xla: whether tfuse's op can be called inside XLA.
       passes: how often each element of the shape is read or written at least: (forward, backward).
       elements: function(shape) -> how many are, both ways, where that is not a multiple of the shape's.
@@ -180,7 +180,7 @@ class Timed:
     sweep: list = dataclasses.field(default_factory=list)
     rival: object = None
     stock_can: object = lambda shape: True
-    xla_can: bool = True
+    xla_can: object = True
     in_xla: bool = True
     passes: tuple = (2, 3)
     elements: object = None

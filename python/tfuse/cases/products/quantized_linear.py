@@ -1,3 +1,6 @@
+import functools
+
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -208,16 +211,42 @@ def _elements(bits):
     return elements
 
 
-def _timed(name, bits, sizes, group=128, **how):
+@functools.lru_cache(1)
+def _kernel_like(x, outputs):
+    """A kernel of x's dtype, made once: outside of the graph that calls this."""
+    with tf.init_scope():
+        return tf.random.normal([x.shape[-1], outputs], stddev=0.02, dtype=x.dtype)
+
+
+def _in_16_bits(x, kernel, scale):
+    return tfuse.linear(x, _kernel_like(tf.TensorSpec(x.shape, x.dtype), scale.shape[-1]))
+
+
+def _as_int8_layers(x, kernel, scale):
+    """The product as Keras's int8 layers have it. The kernel's bytes are taken for rows: what they say does not matter here."""
+    kernel, by = tf.reshape(tf.bitcast(kernel, tf.int8), [x.shape[-1], scale.shape[-1]]), tf.cast(1 / scale[0, 0], x.dtype)
+
+    @tf.custom_gradient
+    def product(x):
+        codes, x_by = keras.quantizers.abs_max_quantize(x, -1)
+        y = tf.cast(keras.ops.matmul(codes, kernel), x.dtype) / (x_by * by)
+        return y, lambda dy: tf.matmul(dy, tf.cast(kernel, dy.dtype) / by, transpose_b=True)
+
+    return product(x)
+
+
+def _timed(name, bits, sizes, limits, group=128, how=(), **more):
     table = _tables(lambda s: s[-2] // group if group else 1, 1 / 9, (0, 1) if bits == 8 else (4, 12), None)
-    case = _case(name, {**_tiles(bits), **table}, dict(bits=bits, order="tiles", group=group, **how))
-    return Timed(case, sizes, elements=_elements(bits), flops=lambda shape, options: twice(2 * volume(shape)),
-                 cpu_sizes=[(1, 768, 768)])
+    case = _case(name, {**_tiles(bits), **table}, dict(bits=bits, order="tiles", group=group, **dict(how)))
+    return Timed(case, sizes, elements=_elements(bits), flops=lambda shape, options: twice(2 * volume(shape)), pace=_in_16_bits,
+                 cpu_sizes=[(1, 768, 768)], bars={("bfloat16", size): limit for size, limit in zip(sizes, limits)}, **more)
 
 
 _DECODE = [(rows, 4096, 14336) for rows in (1, 8, 64, 512)]
+_AT_MEMORYS_RATE, _AS_FAST_AS_16_BITS = {"forward": 80}, {"of_matmul": 100}
 TIMES = [
-    _timed("quantized_linear, 8 bits, speed", 8, _DECODE),
-    _timed("quantized_linear, 4 bits, speed", 4, _DECODE),
-    _timed("quantized_linear, 8 bits by 8 bits, speed", 8, [(8192, 8192, 4096)], group=0, quantize_rows=True),
+    _timed("quantized_linear, 8 bits, speed", 8, _DECODE, 2 * [_AT_MEMORYS_RATE]),
+    _timed("quantized_linear, 4 bits, speed", 4, _DECODE, 2 * [{**_AT_MEMORYS_RATE, "of_matmul": 300}] + 2 * [_AS_FAST_AS_16_BITS]),
+    _timed("quantized_linear, 8 bits by 8 bits, speed", 8, [(8192, 8192, 4096)], [{"tflops": 1000, "of_XLA": 1.0}], group=0,
+           how=dict(quantize_rows=True), rival=_as_int8_layers, stock_can=lambda shape: shape[0] == 1, xla_can="alone"),
 ]
