@@ -62,6 +62,6 @@ tfu_code tfu_conv_windows_open(tfu_call *call, const conv_shape *s, int spread, 
   w->all = s->batch * conv_volume(w->grid);
   w->most = bytes ? least(w->all, PART / bytes) : w->all;
   if (w->most < 1) w->most = 1;
-  TFU_SCRATCH(call, w->most * bytes + 1, w->to);
+  TFU_SCRATCH(call, w->most * bytes + 3, w->to); /* int8 is read in fours */
   return TFU_OK;
 }

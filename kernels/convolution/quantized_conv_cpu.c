@@ -1,5 +1,4 @@
-/* QuantizedConv on the CPU: products of int8 with windows that are copied together, and the epilogue. Both factors lie
- * along the sum. */
+/* QuantizedConv on the CPU: products of int8 with windows that are copied together, and the epilogue. */
 #include "ops/convolution/quantized_conv.h"
 
 #include <math.h>
@@ -7,9 +6,9 @@
 #include "kernels/convolution/conv_windows.h"
 #include "kernels/core/arithmetic.h"
 #include "kernels/core/cpu/cpu.h"
-#include "kernels/core/cpu/dots.h"
+#include "kernels/core/cpu/quads.h"
 
-enum { ROWS = 64, COLUMNS = 64 }; /* results of a task */
+enum { ROWS = 64, COLUMNS = TFU_QUAD_COLUMNS, TERMS = 256 }; /* results of a task, and terms of a panel */
 
 typedef struct quantized_job {
   conv_windows w;
@@ -19,7 +18,7 @@ typedef struct quantized_job {
   int64_t terms, outputs, all, col; /* outputs of a group, and of all; the group's first */
   float residual_scale, y_scale;
   int relu;
-  tfu_dots *multiply;
+  tfu_quads *multiply;
 } quantized_job;
 
 static void add_residual(const quantized_job *j, int64_t at, int n, float *line) {
@@ -52,16 +51,18 @@ static void block(void *arg, int64_t task) {
   const quantized_job *j = arg;
   const int64_t across = divide_up(j->outputs, COLUMNS), row = task / across * ROWS, col = task % across * COLUMNS;
   const int rows = (int)least(ROWS, j->w.rows - row), n = (int)least(COLUMNS, j->outputs - col);
-  for (int r = 0; r < rows; r += TFU_DOTS) {
-    const int some = (int)least(TFU_DOTS, rows - r);
-    float lines[TFU_DOTS][COLUMNS];
-    for (int c = 0; c < n; c++) {
-      int32_t sums[TFU_DOTS];
-      j->multiply(j->kernel + (col + c) * j->terms, (const int8_t *)j->w.to + (row + r) * j->terms, j->terms, some,
-                  sums);
-      for (int i = 0; i < some; i++) lines[i][c] = (float)sums[i];
-    }
-    for (int i = 0; i < some; i++) finish(j, j->w.first + row + r + i, j->col + col, n, lines[i]);
+  const int8_t *windows = (const int8_t *)j->w.to + row * j->terms, *kernel = j->kernel + col * j->terms;
+  int32_t sums[ROWS][COLUMNS] = {0};
+  for (int64_t at = 0; at < j->terms; at += TERMS) {
+    const int terms = (int)least(TERMS, j->terms - at);
+    int8_t panel[TERMS * COLUMNS];
+    tfu_quads_of_columns(panel, kernel + at, j->terms, terms, n);
+    j->multiply(sums[0], COLUMNS, windows + at, j->terms, rows, panel, terms, 1);
+  }
+  for (int r = 0; r < rows; r++) {
+    float line[COLUMNS];
+    for (int c = 0; c < n; c++) line[c] = (float)sums[r][c];
+    finish(j, j->w.first + row + r, j->col + col, n, line);
   }
 }
 
@@ -79,7 +80,7 @@ tfu_code tfu_quantized_conv_cpu(tfu_call *call) {
                      .residual_scale = tfu_qconv_residual_scale(call),
                      .y_scale = call->attr[TFU_QCONV_Y_SCALE].f,
                      .relu = call->attr[TFU_QCONV_RELU].b,
-                     .multiply = tfu_best_dots()};
+                     .multiply = tfu_best_quads()};
   conv_windows w;
   TFU_TRY(tfu_qconv_check(call));
   TFU_TRY(tfu_conv_windows_open(call, &s, 0, x, &w));

@@ -17,7 +17,7 @@ enum { PIECES = 32 };
 
 /* Lines that are walked down are apart by no power of two, or they would share a few sets of the cache: rows of the
  * result, and those of a where it is transposed (15% of a product of 128 x 256 x 256). */
-enum { ROWS = 128, DEPTH = 128, APART = TFU_GEMM_COLS + 16, FEW_ROWS = 2 * TFU_PRODUCT_ROWS, FEW_COLS = TFU_TILE };
+enum { ROWS = 128, DEPTH = 128, APART = TFU_GEMM_COLS + 16, FEW_ROWS = TFU_GEMM_FEW_ROWS, FEW_COLS = TFU_TILE };
 _Static_assert((int)ROWS == (int)TFU_GEMM_COLS, "APART is for both");
 _Static_assert(FEW_ROWS *FEW_COLS <= ROWS * APART, "the sums of few rows have the room of a tile");
 #define STRIP(real) (2 * TFU_PRODUCT_COLS(real))
@@ -48,9 +48,15 @@ typedef struct FN(space) {
   REAL a[APART * DEPTH], b[DEPTH * TFU_GEMM_COLS], c[ROWS * APART], total[ROWS * APART], lines[STRIP(REAL) * DEPTH];
 } FN(space);
 
-/* n elements of one line of memory, widened, at `to`. */
+/* n elements of a line, widened: where they lie, or at `buffer`. */
+static const REAL *FN(line)(const tfu_operand *x, int64_t i, int64_t at, int n, REAL *buffer) {
+  if (!x->read) return FN(tfu_load)(x->data, x->dtype, i * x->row + at, n, buffer);
+  x->read(x->data, i, at, n, buffer);
+  return buffer;
+}
+
 static void FN(copy)(REAL *to, const tfu_operand *x, int64_t line, int64_t at, int n) {
-  const REAL *from = FN(tfu_load)(x->data, x->dtype, line * x->row + at, n, to);
+  const REAL *from = FN(line)(x, line, at, n, to);
   if (from != to) memcpy(to, from, (size_t)n * sizeof *to);
 }
 
@@ -123,8 +129,7 @@ static void FN(add_few)(const tfu_operand *a, const tfu_operand *b, FN(space) * 
     for (int t = chunk; t < end; t += 4) {
       const int terms = least(4, end - t);
       const REAL *line[4] = {NULL};
-      for (int i = 0; i < terms; i++)
-        line[i] = FN(tfu_load)(b->data, b->dtype, (at + t + i) * b->row + col, n, s->lines + i * FEW_COLS);
+      for (int i = 0; i < terms; i++) line[i] = FN(line)(b, at + t + i, col, n, s->lines + i * FEW_COLS);
       for (int r = 0; r < m; r++) {
         REAL factor[4] = {0};
         for (int i = 0; i < terms; i++) factor[i] = left.at[r * left.row + (t + i) * left.column];

@@ -10,13 +10,19 @@
 /* The most columns of a result that are finished at once. */
 enum { TFU_GEMM_COLS = 128 };
 
-/* A matrix in memory: element (i, j) is at i * row + j, or at j * row + i where it is transposed. */
+/* A matrix in memory: element (i, j) is at i * row + j, or at j * row + i where it is transposed. Or one whose lines
+ * `read` makes of `data`: n elements of line i from `at` on, in the arithmetic type. */
+typedef void tfu_line_reader(const void *data, int64_t i, int64_t at, int n, void *to);
 typedef struct tfu_operand {
   const void *data;
   tfu_dtype dtype;
   int64_t row;
   int transposed;
+  tfu_line_reader *read; /* NULL: they are in memory */
 } tfu_operand;
+
+/* Rows of a product up to which each line of the right factor is read once, in pieces of TFU_TILE at most. */
+enum { TFU_GEMM_FEW_ROWS = 8 };
 
 /* A tensor's last two axes, as they lie or transposed. */
 static inline tfu_operand tfu_operand_of(const tfu_tensor *t, int transposed) {

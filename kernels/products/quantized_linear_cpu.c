@@ -1,6 +1,6 @@
-/* quantized_linear on the CPU: w is written once, in the arithmetic type, for a blocked product; rows of x that are
- * rounded become whole numbers, whose sums are scaled at the end. Where these can be int8, quantized_whole_cpu.c
- * serves. */
+/* quantized_linear on the CPU: w in the arithmetic type is made line by line for a few rows of x, and written once for
+ * many; rows of x that are rounded become whole numbers. Sums are scaled at the end by what a column has one of, and a
+ * row. Where rounded rows can be int8, quantized_whole_cpu.c serves. */
 #ifndef REAL
 #include "ops/products/quantized_linear.h"
 
@@ -14,9 +14,11 @@ typedef struct quant_job {
   quantized_kernel k;
   tfu_dtype dtype; /* of x */
   tfu_tensor w, x, y, residual;
-  void *rounded;           /* x in whole numbers, or NULL */
-  void *by;                /* what the sums of each row are multiplied with, or NULL */
-  const void *ones, *bias; /* of the arithmetic type, one value per output */
+  void *by, *zero;          /* [groups, outputs]: what codes are multiplied with; what is subtracted before, or NULL */
+  void *rounded;            /* x in whole numbers, or NULL */
+  void *row_by;             /* what the sums of each row are multiplied with, or NULL */
+  int apart;                /* sums are scaled, and not w: a column has one scale */
+  const void *scale, *bias; /* of the arithmetic type, one value per output; scale is 1 where w has it */
   const tfu_activation *act;
 } quant_job;
 
@@ -27,22 +29,33 @@ TFU_BY_REAL(tfu_quantized_linear_grad_cpu)
 
 #else
 
-/* n numbers of a group from column `first` on, of scale or, in tiles, of what it subtracts. */
-static const REAL *FN(scales)(const quant_job *j, int64_t g, int64_t first, int n, REAL *buffer) {
+/* What the columns of groups begin .. end are multiplied with, and what is subtracted before. */
+static void FN(read_tables)(void *arg, int64_t begin, int64_t end) {
+  const quant_job *j = arg;
   const quantized_kernel *k = &j->k;
   const tfu_dtype dtype = k->wide ? tfu_real(j->dtype) : j->dtype;
-  const int64_t at = quant_scale_at(k, g, first);
-  if (k->order != QUANT_BY_COLUMNS || k->scales == 1) return FN(tfu_load)(k->scale, dtype, at, n, buffer);
-  for (int c = 0; c < n; c++) {
-    REAL one;
-    buffer[c] = *FN(tfu_load)(k->scale, dtype, at + c * k->scales, 1, &one);
-  }
-  return buffer;
+  const int tiles = k->order == QUANT_TILES;
+  for (int64_t g = begin; g < end; g++)
+    for (int64_t o = 0; o < k->outputs; o++) {
+      const int64_t at = g * k->outputs + o;
+      REAL one;
+      const REAL by = *FN(tfu_load)(k->scale, dtype, quant_scale_at(k, tiles ? 2 * g : g, o), 1, &one);
+      ((REAL *)j->by)[at] = k->divide ? 1 / by : by;
+      if (tiles) ((REAL *)j->zero)[at] = *FN(tfu_load)(k->scale, dtype, quant_scale_at(k, 2 * g + 1, o), 1, &one);
+      else if (j->zero) ((REAL *)j->zero)[at] = (REAL)quant_value(k->zero[quant_scale_at(k, g, o)], 8, k->is_signed);
+    }
 }
 
-/* kernel[i][first] .. less what is subtracted, n of them. */
-static void FN(numbers)(const quant_job *j, int64_t i, int64_t g, int64_t first, int n, REAL *line) {
-  const quantized_kernel *k = &j->k;
+static tfu_code FN(open_tables)(tfu_call *call, quant_job *j) {
+  const int64_t count = j->k.scales * j->k.outputs;
+  TFU_TRY(tfu_scratch(call, (size_t)count * sizeof(REAL), &j->by));
+  if (j->k.zero || j->k.order == QUANT_TILES) TFU_TRY(tfu_scratch(call, (size_t)count * sizeof(REAL), &j->zero));
+  tfu_parallel_ranges(j->k.scales, 1, FN(read_tables), j);
+  return TFU_OK;
+}
+
+/* kernel[i][first] .., n of them. */
+static void FN(codes)(const quantized_kernel *k, int64_t i, int64_t first, int n, REAL *line) {
   if (k->order == QUANT_BY_ROWS && k->bits == 8) {
     const uint8_t *codes = k->codes + i * k->outputs + first;
     if (k->is_signed)
@@ -52,44 +65,52 @@ static void FN(numbers)(const quant_job *j, int64_t i, int64_t g, int64_t first,
   } else if (k->order == QUANT_BY_ROWS) { /* first is even */
     const uint8_t *codes = k->codes + i * ((k->outputs + 1) / 2) + first / 2;
     const int sign = k->is_signed << 3;
-    for (int c = 0; c < n; c++) line[c] = (REAL)(((codes[c / 2] >> c % 2 * 4 & 15) ^ sign) - sign);
-  } else if (k->order == QUANT_TILES) { /* first is a multiple of a tile's columns */
+    for (int c = 0; c < n / 2; c++) {
+      line[2 * c] = (REAL)(((codes[c] & 15) ^ sign) - sign);
+      line[2 * c + 1] = (REAL)(((codes[c] >> 4) ^ sign) - sign);
+    }
+    if (n % 2) line[n - 1] = (REAL)(((codes[n / 2] & 15) ^ sign) - sign);
+  } else if (k->order == QUANT_TILES && first % QUANT_TILE_COLUMNS == 0) {
     for (int at = 0; at < n; at += QUANT_TILE_COLUMNS) {
       int8_t codes[QUANT_TILE_COLUMNS];
       quant_tile_line(k, i, (first + at) / QUANT_TILE_COLUMNS, codes);
-      for (int c = 0; c < QUANT_TILE_COLUMNS && at + c < n; c++) line[at + c] = (REAL)codes[c];
+      const int some = n - at < QUANT_TILE_COLUMNS ? n - at : QUANT_TILE_COLUMNS;
+      for (int c = 0; c < some; c++) line[at + c] = (REAL)codes[c];
     }
+  } else if (k->order == QUANT_BY_COLUMNS && k->bits == 4) {
+    const uint8_t *codes = k->codes + first / 2 * k->inputs + i;
+    for (int c = 0; c < n; c++)
+      line[c] = (REAL)quant_value(codes[c / 2 * k->inputs] >> c % 2 * 4 & 15, 4, k->is_signed);
   } else {
     for (int c = 0; c < n; c++) line[c] = (REAL)quant_at(k, i, first + c);
   }
-  if (k->order == QUANT_TILES) {
-    REAL buffer[TFU_TILE];
-    const REAL *zero = FN(scales)(j, 2 * g + 1, first, n, buffer);
-    for (int c = 0; c < n; c++) line[c] -= zero[c];
-  } else if (k->zero) {
-    for (int c = 0; c < n; c++) line[c] -= (REAL)quant_value(k->zero[quant_scale_at(k, g, first + c)], 8, k->is_signed);
-  }
+}
+
+/* w[i][first] .., n of them. */
+static void FN(weights)(const void *job, int64_t i, int64_t first, int n, void *to) {
+  const quant_job *j = job;
+  const quantized_kernel *k = &j->k;
+  const int64_t at = quant_group(k, i) * k->outputs + first;
+  REAL *line = to, one;
+  FN(codes)(k, i, first, n, line);
+  if (j->zero)
+    for (int c = 0; c < n; c++) line[c] -= ((const REAL *)j->zero)[at + c];
+  if (!j->apart)
+    for (int c = 0; c < n; c++) line[c] *= ((const REAL *)j->by)[at + c];
+  if (!k->input_scale) return;
+  const REAL by = 1 / *FN(tfu_load)(k->input_scale, j->dtype, i, 1, &one);
+  for (int c = 0; c < n; c++) line[c] *= by;
 }
 
 /* Rows begin .. end of w. */
 static void FN(widen_rows)(void *arg, int64_t begin, int64_t end) {
   const quant_job *j = arg;
-  const quantized_kernel *k = &j->k;
-  for (int64_t i = begin; i < end; i++) {
-    const int64_t g = quant_group(k, i);
-    REAL one;
-    const REAL divisor = k->input_scale ? *FN(tfu_load)(k->input_scale, j->dtype, i, 1, &one) : 1;
-    for (TFU_EACH_TILE(first, n, 0, k->outputs)) {
-      REAL line[TFU_TILE], buffer[TFU_TILE];
-      const REAL *by = FN(scales)(j, k->order == QUANT_TILES ? 2 * g : g, first, (int)n, buffer);
-      FN(numbers)(j, i, g, first, (int)n, line);
-      if (k->divide)
-        for (int c = 0; c < n; c++) line[c] = line[c] / by[c] / divisor;
-      else
-        for (int c = 0; c < n; c++) line[c] = line[c] * by[c] / divisor;
-      FN(tfu_store)(j->w.data, j->w.dtype, i * k->outputs + first, (int)n, line);
+  for (int64_t i = begin; i < end; i++)
+    for (TFU_EACH_TILE(first, n, 0, j->k.outputs)) {
+      REAL line[TFU_TILE];
+      FN(weights)(j, i, first, (int)n, line);
+      FN(tfu_store)(j->w.data, j->w.dtype, i * j->k.outputs + first, (int)n, line);
     }
-  }
 }
 
 /* Whole numbers of rows begin .. end of x, and what their sums are multiplied with. */
@@ -103,7 +124,7 @@ static void FN(round_rows)(void *arg, int64_t begin, int64_t end) {
       for (int64_t i = 0; i < n; i++) largest = !(fabs(x[i]) <= largest) ? fabs(x[i]) : largest;
     }
     const REAL by = (REAL)127 / (largest + (REAL)1e-7);
-    ((REAL *)j->by)[row] = 1 / by;
+    ((REAL *)j->row_by)[row] = 1 / by;
     for (TFU_EACH_TILE(at, n, 0, inputs)) {
       const REAL *x = FN(tfu_load)(j->x.data, j->x.dtype, row * inputs + at, (int)n, buffer);
       for (int64_t i = 0; i < n; i++) to[at + i] = rint(x[i] * by);
@@ -114,9 +135,9 @@ static void FN(round_rows)(void *arg, int64_t begin, int64_t end) {
 static void FN(finish)(void *arg, int64_t row, int64_t col, int n, REAL *line) {
   const quant_job *j = arg;
   const int64_t at = row * j->k.outputs + col;
-  if (j->by)
-    for (int i = 0; i < n; i++) line[i] *= ((const REAL *)j->by)[row];
-  j->act->FN(value)(line, line, j->ones, (const REAL *)j->bias + col, n);
+  if (j->row_by)
+    for (int i = 0; i < n; i++) line[i] *= ((const REAL *)j->row_by)[row];
+  j->act->FN(value)(line, line, (const REAL *)j->scale + col, (const REAL *)j->bias + col, n);
   if (tfu_count(&j->residual.shape)) {
     REAL buffer[TFU_GEMM_COLS];
     const REAL *residual = FN(tfu_load)(j->residual.data, j->residual.dtype, at, n, buffer);
@@ -125,17 +146,18 @@ static void FN(finish)(void *arg, int64_t row, int64_t col, int n, REAL *line) {
   FN(tfu_store)(j->y.data, j->y.dtype, at, n, line);
 }
 
-/* Ones, and bias, which is -0 where there is none: x + -0 is x, even for x = -0. */
+/* What sums are multiplied with, and bias, which is -0 where there is none: x + -0 is x, even for x = -0. */
 static tfu_code FN(spread)(tfu_call *call, quant_job *j) {
   const tfu_tensor *bias = &call->in[TFU_QUANT_BIAS];
-  REAL *ones, *wide, one;
-  TFU_SCRATCH(call, TFU_GEMM_COLS, ones);
+  REAL *scale, *wide, one;
+  TFU_SCRATCH(call, j->k.outputs, scale);
   TFU_SCRATCH(call, j->k.outputs, wide);
   const int given = tfu_count(&bias->shape) > 0;
-  for (int i = 0; i < TFU_GEMM_COLS; i++) ones[i] = 1;
-  for (int64_t i = 0; i < j->k.outputs; i++)
+  for (int64_t i = 0; i < j->k.outputs; i++) {
+    scale[i] = j->apart ? ((const REAL *)j->by)[i] : 1;
     wide[i] = given ? *FN(tfu_load)(bias->data, bias->dtype, i, 1, &one) : (REAL)-0.0;
-  j->ones = ones;
+  }
+  j->scale = scale;
   j->bias = wide;
   return TFU_OK;
 }
@@ -149,25 +171,31 @@ static tfu_code FN(tfu_quantized_linear_cpu)(tfu_call *call) {
                  .y = call->out[0],
                  .residual = call->in[TFU_QUANT_RESIDUAL],
                  .act = &tfu_activations[call->attr[TFU_QUANT_ACTIVATION].i]};
-  tfu_operand left = tfu_operand_of(&j.x, 0);
+  tfu_operand left = tfu_operand_of(&j.x, 0), right = {.data = &j, .dtype = real, .read = FN(weights)};
   int served = 0;
   if (call->attr[TFU_QUANT_ROWS].b) TFU_TRY(tfu_quantized_whole_cpu(call, &j.k, &served));
   if (served) return TFU_OK;
-  j.w = (tfu_tensor){.dtype = real, .shape = {.rank = 2, .dim = {j.k.inputs, j.k.outputs}}};
-  TFU_TRY(tfu_scratch(call, (size_t)tfu_count(&j.w.shape) * sizeof(REAL), &j.w.data));
+  j.apart = j.k.scales == 1;
+  TFU_TRY(FN(open_tables)(call, &j));
   TFU_TRY(FN(spread)(call, &j));
-  tfu_parallel_ranges(j.k.inputs, 16, FN(widen_rows), &j);
+  if (rows > TFU_GEMM_FEW_ROWS) {
+    j.w = (tfu_tensor){.dtype = real, .shape = {.rank = 2, .dim = {j.k.inputs, j.k.outputs}}};
+    TFU_TRY(tfu_scratch(call, (size_t)tfu_count(&j.w.shape) * sizeof(REAL), &j.w.data));
+    tfu_parallel_ranges(j.k.inputs, 16, FN(widen_rows), &j);
+    right = tfu_operand_of(&j.w, 0);
+  }
   if (call->attr[TFU_QUANT_ROWS].b) {
-    TFU_TRY(tfu_scratch(call, (size_t)rows * sizeof(REAL), &j.by));
+    TFU_TRY(tfu_scratch(call, (size_t)rows * sizeof(REAL), &j.row_by));
     TFU_TRY(tfu_scratch(call, (size_t)(rows * j.k.inputs) * sizeof(REAL), &j.rounded));
     tfu_parallel_ranges(rows, 1, FN(round_rows), &j);
     left = (tfu_operand){.data = j.rounded, .dtype = real, .row = j.k.inputs};
   }
-  return FN(tfu_gemm)(call, left, tfu_operand_of(&j.w, 0), rows, j.k.outputs, j.k.inputs, FN(finish), &j);
+  return FN(tfu_gemm)(call, left, right, rows, j.k.outputs, j.k.inputs, FN(finish), &j);
 }
 
 static tfu_code FN(dequantize)(tfu_call *call, const quantized_kernel *k, const tfu_tensor *w) {
   quant_job j = {.k = *k, .w = *w, .dtype = call->in[0].dtype};
+  TFU_TRY(FN(open_tables)(call, &j));
   tfu_parallel_ranges(k->inputs, 16, FN(widen_rows), &j);
   return TFU_OK;
 }

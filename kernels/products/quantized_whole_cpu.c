@@ -1,27 +1,35 @@
-/* QuantizedLinear of rounded rows on the CPU: products of int8, summed in int32 (dots.h). Codes are transposed first,
- * so that both factors lie along the sum. */
+/* QuantizedLinear of rounded rows on the CPU: products of int8, summed in int32 (quads.h). */
 #include <math.h>
 #include <string.h>
 
 #include "kernels/core/arithmetic.h"
 #include "kernels/core/cpu/cpu.h"
-#include "kernels/core/cpu/dots.h"
+#include "kernels/core/cpu/quads.h"
+#include "kernels/core/cpu/workers.h"
 #include "kernels/products/quantized_kernel.h"
 #include "ops/products/quantized_linear.h"
 
-/* Results of a task, and rows that a column of codes is multiplied with at once. */
-enum { ROWS = 64, COLUMNS = 64, AT_ONCE = TFU_DOTS };
+/* Results of a task, which has fewer columns where all tasks would be few, and terms of which it has panels at once. */
+enum { ROWS = 64, COLUMNS = 256, FEW_COLUMNS = TFU_QUAD_COLUMNS, TERMS = 128 };
+_Static_assert((int)TFU_QUAD_COLUMNS == (int)QUANT_TILE_COLUMNS, "a panel has a tile's columns");
 
 typedef struct whole_job {
   quantized_kernel k;
   tfu_dtype dtype;
   const tfu_tensor *x, *bias, *residual, *y;
   const tfu_activation *act;
-  int8_t *rows, *columns; /* [rows, inputs], [outputs, inputs] */
+  int8_t *rows; /* [rows, pitch] */
   float *row_scale, *row_sum, *by, *zero;
-  int64_t n;
-  tfu_dots *multiply;
+  int64_t n, pitch;
+  int less; /* what is taken off unsigned bytes, so that they are signed ones */
+  int columns;
+  tfu_quads *multiply;
 } whole_job;
+
+typedef struct whole_space {
+  int8_t panels[COLUMNS / TFU_QUAD_COLUMNS][TERMS * TFU_QUAD_COLUMNS];
+  int32_t sums[ROWS][COLUMNS];
+} whole_space;
 
 static void round_rows(void *arg, int64_t begin, int64_t end) {
   const whole_job *j = arg;
@@ -36,7 +44,7 @@ static void round_rows(void *arg, int64_t begin, int64_t end) {
     const float by = 127 / (largest + 1e-7f);
     for (TFU_EACH_TILE(at, n, 0, inputs)) {
       const float *x = tfu_load_f32(j->x->data, j->dtype, row * inputs + at, (int)n, buffer);
-      int8_t *to = j->rows + row * inputs + at;
+      int8_t *to = j->rows + row * j->pitch + at;
       for (int64_t i = 0; i < n; i++) {
         const float v = rintf(x[i] * by);
         to[i] = v == v ? (int8_t)v : 0;
@@ -48,42 +56,41 @@ static void round_rows(void *arg, int64_t begin, int64_t end) {
   }
 }
 
-/* n codes of row i from column `first` on, a multiple of a tile's columns, of which n is not more; each is `less` less.
- */
-static void codes_of(const quantized_kernel *k, int64_t i, int64_t first, int n, int less, int8_t *line) {
-  const uint8_t *codes = k->codes + i * k->outputs + first;
-  if (k->order == QUANT_TILES) quant_tile_line(k, i, first / QUANT_TILE_COLUMNS, line);
-  else if (k->order == QUANT_BY_ROWS && k->bits == 8)
-    for (int c = 0; c < n; c++) line[c] = (int8_t)(codes[c] - less);
-  else
-    for (int c = 0; c < n; c++) line[c] = (int8_t)(quant_at(k, i, first + c) - less);
-}
-
-/* Codes of columns begin .. end, unsigned bytes 128 less, and what these subtract and multiply with. A square of codes
- * at a time, which stays in the cache: bytes of a column lie far apart, and in few of its lines. */
-static void transpose_columns(void *arg, int64_t begin, int64_t end) {
-  enum { SIDE = QUANT_TILE_COLUMNS };
+/* What each column subtracts and multiplies with. */
+static void scale_columns(void *arg, int64_t begin, int64_t end) {
   const whole_job *j = arg;
   const quantized_kernel *k = &j->k;
   const tfu_dtype dtype = k->wide ? TFU_F32 : j->dtype;
-  const int tiles = k->order == QUANT_TILES, less = !tiles && k->bits == 8 && !k->is_signed ? 128 : 0;
-  const int n = (int)(end - begin);
-  for (int64_t i = 0; i < k->inputs; i += SIDE) {
-    int8_t line[SIDE], square[SIDE][SIDE];
-    const int some = (int)least(SIDE, k->inputs - i);
-    for (int r = 0; r < some; r++) {
-      codes_of(k, i + r, begin, n, less, line);
-      for (int c = 0; c < n; c++) square[c][r] = line[c];
-    }
-    for (int c = 0; c < n; c++) memcpy(j->columns + (begin + c) * k->inputs + i, square[c], (size_t)some);
-  }
   for (int64_t o = begin; o < end; o++) {
     float by, zero = k->zero ? (float)quant_value(k->zero[o], 8, k->is_signed) : 0;
     by = *tfu_load_f32(k->scale, dtype, o, 1, &by);
-    if (tiles) zero = *tfu_load_f32(k->scale, dtype, k->outputs + o, 1, &zero);
+    if (k->order == QUANT_TILES) zero = *tfu_load_f32(k->scale, dtype, k->outputs + o, 1, &zero);
     j->by[o] = k->divide ? 1 / by : by;
-    j->zero[o] = zero - (float)less;
+    j->zero[o] = zero - (float)j->less;
   }
+}
+
+/* n codes of row i from column `first` on. */
+static void codes_of(const whole_job *j, int64_t i, int64_t first, int n, int8_t *line) {
+  const quantized_kernel *k = &j->k;
+  const uint8_t *codes = k->codes + i * k->outputs + first;
+  if (k->order == QUANT_TILES) quant_tile_line(k, i, first / QUANT_TILE_COLUMNS, line);
+  else if (k->order == QUANT_BY_ROWS && k->bits == 8)
+    for (int c = 0; c < n; c++) line[c] = (int8_t)(codes[c] - j->less);
+  else
+    for (int c = 0; c < n; c++) line[c] = (int8_t)(quant_at(k, i, first + c) - j->less);
+}
+
+/* Up to four terms of n columns from `first` on. */
+static void pack(const whole_job *j, int64_t at, int terms, int64_t first, int n, int8_t *panel) {
+  const quantized_kernel *k = &j->k;
+  int8_t lines[4][TFU_QUAD_COLUMNS];
+  if (k->bits == 8 && k->order == QUANT_BY_ROWS && !j->less) {
+    tfu_quads_of_lines(panel, (const int8_t *)k->codes + at * k->outputs + first, k->outputs, terms, n);
+    return;
+  }
+  for (int i = 0; i < terms; i++) codes_of(j, at + i, first, n, lines[i]);
+  tfu_quads_of_lines(panel, lines[0], TFU_QUAD_COLUMNS, terms, n);
 }
 
 static void finish(const whole_job *j, int64_t row, int64_t col, int n, float *line) {
@@ -103,19 +110,27 @@ static void finish(const whole_job *j, int64_t row, int64_t col, int n, float *l
   tfu_store_f32(j->y->data, j->dtype, at, n, line);
 }
 
-static void block(void *arg, int64_t task) {
+/* Lines of codes are read as wide as the task is: they may be as far apart as pages of memory are large. */
+static void block(void *arg, int64_t task, void *space) {
+  enum { PANEL = TFU_QUAD_COLUMNS };
   const whole_job *j = arg;
-  const int64_t across = divide_up(j->k.outputs, COLUMNS), row = task / across * ROWS, col = task % across * COLUMNS;
-  const int rows = least(ROWS, j->n - row), n = least(COLUMNS, j->k.outputs - col);
-  for (int r = 0; r < rows; r += AT_ONCE) {
-    const int some = least(AT_ONCE, rows - r);
-    float lines[AT_ONCE][COLUMNS];
-    for (int c = 0; c < n; c++) {
-      int32_t sums[AT_ONCE];
-      j->multiply(j->columns + (col + c) * j->k.inputs, j->rows + (row + r) * j->k.inputs, j->k.inputs, some, sums);
-      for (int i = 0; i < some; i++) lines[i][c] = (float)sums[i];
-    }
-    for (int i = 0; i < some; i++) finish(j, row + r + i, col, n, lines[i]);
+  whole_space *s = space;
+  const int64_t across = divide_up(j->k.outputs, j->columns), row = task / across * ROWS,
+                col = task % across * j->columns;
+  const int rows = (int)least(ROWS, j->n - row), n = (int)least(j->columns, j->k.outputs - col);
+  for (int64_t at = 0; at < j->k.inputs; at += TERMS) {
+    const int terms = (int)least(TERMS, j->k.inputs - at);
+    for (int t = 0; t < terms; t += 4)
+      for (int c = 0; c < n; c += PANEL)
+        pack(j, at + t, (int)least(4, terms - t), col + c, (int)least(PANEL, n - c), s->panels[c / PANEL] + t * PANEL);
+    for (int c = 0; c < n; c += PANEL)
+      j->multiply(&s->sums[0][c], COLUMNS, j->rows + row * j->pitch + at, j->pitch, rows, s->panels[c / PANEL], terms,
+                  at > 0);
+  }
+  for (int r = 0; r < rows; r++) {
+    float line[COLUMNS];
+    for (int c = 0; c < n; c++) line[c] = (float)s->sums[r][c];
+    finish(j, row + r, col, n, line);
   }
 }
 
@@ -128,18 +143,21 @@ tfu_code tfu_quantized_whole_cpu(tfu_call *call, const quantized_kernel *k, int 
                  .y = &call->out[0],
                  .act = &tfu_activations[call->attr[TFU_QUANT_ACTIVATION].i],
                  .n = tfu_rows(&call->in[TFU_QUANT_X].shape),
-                 .multiply = tfu_best_dots()};
+                 .multiply = tfu_best_quads()};
   *served = k->scales == 1 && !k->groups && !k->input_scale && j.dtype != TFU_F64 && k->inputs > 0 &&
             k->inputs <= QUANT_WHOLE_INPUTS;
   if (!*served) return TFU_OK;
-  TFU_SCRATCH(call, j.n * k->inputs, j.rows);
-  TFU_SCRATCH(call, k->outputs * k->inputs, j.columns);
+  const int64_t wide = 2 * COLUMNS * tfu_threads();
+  j.columns = k->outputs >= wide ? COLUMNS : FEW_COLUMNS;
+  j.pitch = divide_up(k->inputs, 4) * 4;
+  j.less = k->order != QUANT_TILES && k->bits == 8 && !k->is_signed ? 128 : 0;
+  TFU_SCRATCH(call, j.n * j.pitch, j.rows);
   TFU_SCRATCH(call, 2 * j.n, j.row_scale);
   TFU_SCRATCH(call, 2 * k->outputs, j.by);
   j.row_sum = j.row_scale + j.n;
   j.zero = j.by + k->outputs;
   tfu_parallel_ranges(j.n, 16, round_rows, &j);
-  tfu_parallel_ranges(k->outputs, QUANT_TILE_COLUMNS, transpose_columns, &j);
-  tfu_parallel(divide_up(j.n, ROWS) * divide_up(k->outputs, COLUMNS), block, &j);
-  return TFU_OK;
+  tfu_parallel_ranges(k->outputs, 4 * TFU_TILE, scale_columns, &j);
+  return tfu_parallel_with(call, divide_up(j.n, ROWS) * divide_up(k->outputs, j.columns), sizeof(whole_space), block,
+                           &j);
 }

@@ -3,8 +3,8 @@
  * by all instructions that there are. */
 #include <math.h>
 
-#include "kernels/core/cpu/dots.h"
 #include "kernels/core/cpu/product_cpu.h"
+#include "kernels/core/cpu/quads.h"
 #include "kernels/core/cpu/rows_cpu.h"
 #include "tests/check.h"
 
@@ -72,23 +72,32 @@ static void test_wide_loops(void) {
 }
 
 /* At both ends of the range too, where sums of wrong sign would show. */
-static void test_dots(int inputs) {
-  static int8_t column[1000], rows[TFU_DOTS * 1000];
-  tfu_dots *const ways[] = {tfu_plain_dots, tfu_best_dots()};
+static void test_quads(int terms, int n, int columns) {
+  enum { ROWS = 9, TERMS = 130, PITCH = TERMS + 3, COLUMNS = TFU_QUAD_COLUMNS, APART = COLUMNS + 1 };
+  static int8_t rows[ROWS * PITCH + 3], lines[TERMS][COLUMNS], along[COLUMNS][TERMS];
+  static int8_t panels[2][(TERMS + 3) / 4 * TFU_QUAD_BYTES];
+  tfu_quads *const ways[] = {tfu_plain_quads, tfu_best_quads()};
   for (int end = 0; end < 3; end++) {
-    for (int i = 0; i < inputs; i++) column[i] = (int8_t)(end == 0 ? 128 * any() : end == 1 ? -128 : 127);
-    for (int i = 0; i < TFU_DOTS * inputs; i++) rows[i] = (int8_t)(end == 0 ? 128 * any() : -128);
-    for (int way = 0; way < TFU_COUNT(ways); way++)
-      for (int n = 1; n <= TFU_DOTS; n++) {
-        int32_t sums[TFU_DOTS + 1] = {[TFU_DOTS] = 77};
-        ways[way](column, rows, inputs, n, sums);
-        for (int r = 0; r < n; r++) {
-          int32_t sum = 0;
-          for (int i = 0; i < inputs; i++) sum += rows[r * inputs + i] * column[i];
-          CHECK_FOR(sums[r] == sum, "way %d, row %d of %d, %d inputs: %d, not %d", way, r, n, inputs, sums[r], sum);
-        }
-        CHECK(sums[TFU_DOTS] == 77);
+    for (int i = 0; i < TFU_COUNT(rows); i++) rows[i] = (int8_t)(end == 0 ? 128 * any() : -128);
+    for (int t = 0; t < terms; t++)
+      for (int c = 0; c < COLUMNS; c++)
+        along[c][t] = lines[t][c] = (int8_t)(end == 0 ? 128 * any() : end == 1 ? -128 : 127);
+    memset(panels, 77, sizeof panels);
+    tfu_quads_of_lines(panels[0], lines[0], COLUMNS, terms, columns);
+    tfu_quads_of_columns(panels[1], along[0], TERMS, terms, columns);
+    CHECK_FOR(!memcmp(panels[0], panels[1], (size_t)(terms + 3) / 4 * TFU_QUAD_BYTES), "panels of %d terms", terms);
+    for (int way = 0; way < 2 * TFU_COUNT(ways); way++) {
+      int32_t sums[(ROWS + 1) * APART];
+      for (int i = 0; i < TFU_COUNT(sums); i++) sums[i] = 1000 + i;
+      ways[way / 2](sums, APART, rows, PITCH, n, panels[0], terms, way % 2);
+      for (int i = 0; i < TFU_COUNT(sums); i++) {
+        const int r = i / APART, c = i % APART;
+        int32_t sum = r < n && c < COLUMNS && way % 2 == 0 ? 0 : 1000 + i;
+        for (int t = 0; t < terms && r < n && c < columns; t++) sum += rows[r * PITCH + t] * lines[t][c];
+        CHECK_FOR(sums[i] == sum, "way %d, row %d of %d, column %d of %d, %d terms: %d, not %d", way, r, n, c, columns,
+                  terms, sums[i], sum);
       }
+    }
   }
 }
 
@@ -101,7 +110,8 @@ int main(void) {
         test_product_f64(m, columns[n], terms[k], m % 2, k % 2);
       }
   test_wide_loops();
-  static const int inputs[] = {0, 1, 63, 64, 65, 1000};
-  for (int i = 0; i < TFU_COUNT(inputs); i++) test_dots(inputs[i]);
+  static const int quads[] = {0, 1, 2, 3, 4, 127, 130};
+  for (int i = 0; i < TFU_COUNT(quads); i++)
+    for (int n = 0; n <= 9; n++) test_quads(quads[i], n, n % 3 ? 64 : 37);
   return verdict();
 }
