@@ -15,19 +15,20 @@
  * terms of float32 were off by four times what TensorFlow's own product is. */
 enum { PIECES = 32 };
 
+/* A task has half of ROWS where all threads would not have one otherwise. */
+enum { ROWS = 256, DEPTH = 128, FEW_ROWS = TFU_GEMM_FEW_ROWS, FEW_COLS = TFU_TILE };
 /* Lines that are walked down are apart by no power of two, or they would share a few sets of the cache: rows of the
  * result, and those of a where it is transposed (15% of a product of 128 x 256 x 256). */
-enum { ROWS = 128, DEPTH = 128, APART = TFU_GEMM_COLS + 16, FEW_ROWS = TFU_GEMM_FEW_ROWS, FEW_COLS = TFU_TILE };
-_Static_assert((int)ROWS == (int)TFU_GEMM_COLS, "APART is for both");
+enum { APART = TFU_GEMM_COLS + 16, DOWN = ROWS + 16 };
 _Static_assert(FEW_ROWS *FEW_COLS <= ROWS * APART, "the sums of few rows have the room of a tile");
 #define STRIP(real) (2 * TFU_PRODUCT_COLS(real))
 
 typedef struct job {
   tfu_operand a, b;
   const tfu_products *products;
-  int64_t sums; /* products that a result is the sum of */
-  int few;      /* whether there are few rows to read b for */
-  int cols;     /* of a task */
+  int64_t sums;   /* products that a result is the sum of */
+  int few;        /* whether there are few rows to read b for */
+  int rows, cols; /* of a task */
   int64_t row_blocks, col_blocks;
   void *finish, *arg;
 } job;
@@ -45,7 +46,7 @@ static tfu_operand moved(tfu_operand x, int64_t by) {
 
 /* What a task has to itself. */
 typedef struct FN(space) {
-  REAL a[APART * DEPTH], b[DEPTH * TFU_GEMM_COLS], c[ROWS * APART], total[ROWS * APART], lines[STRIP(REAL) * DEPTH];
+  REAL a[DOWN * DEPTH], b[DEPTH * TFU_GEMM_COLS], c[ROWS * APART], total[ROWS * APART], lines[STRIP(REAL) * DEPTH];
 } FN(space);
 
 /* n elements of a line, widened: where they lie, or at `buffer`. */
@@ -66,10 +67,10 @@ static FN(tfu_matrix) FN(take_a)(const tfu_operand *a, FN(space) * s, int64_t i,
   const int more = TFU_PRODUCT_ROUND(m, TFU_PRODUCT_ROWS) - m;
   if (a->transposed) {
     for (int t = 0; t < k; t++) {
-      FN(copy)(s->a + t * APART, a, at + t, i, m);
-      for (int r = m; r < m + more; r++) s->a[t * APART + r] = 0;
+      FN(copy)(s->a + t * DOWN, a, at + t, i, m);
+      for (int r = m; r < m + more; r++) s->a[t * DOWN + r] = 0;
     }
-    return FN(tfu_columns_at)(s->a, APART);
+    return FN(tfu_columns_at)(s->a, DOWN);
   }
   for (int r = 0; r < m; r++) FN(copy)(s->a + r * DEPTH, a, i + r, at, k);
   memset(s->a + m * DEPTH, 0, (size_t)(more * DEPTH) * sizeof *s->a);
@@ -150,8 +151,8 @@ static void FN(block)(void *job_, int64_t task, void *space) {
   FN(space) *s = space;
   const tfu_products *p = j->products;
   const int64_t batch = task / (j->row_blocks * j->col_blocks), part = task % (j->row_blocks * j->col_blocks);
-  const int64_t row = part / j->col_blocks * ROWS, col = part % j->col_blocks * j->cols;
-  const int m = least(ROWS, p->m - row), n = least(j->cols, p->n - col), apart = j->few ? FEW_COLS : APART;
+  const int64_t row = part / j->col_blocks * j->rows, col = part % j->col_blocks * j->cols;
+  const int m = least(j->rows, p->m - row), n = least(j->cols, p->n - col), apart = j->few ? FEW_COLS : APART;
   const tfu_batch_axis first = tfu_batch_at(p, 0, p->kept, batch);
   FN(tfu_gemm_finish) *finish = (FN(tfu_gemm_finish) *)j->finish;
   int64_t piece = 0;
@@ -178,9 +179,11 @@ tfu_code FN(tfu_gemm_batch)(tfu_call *call, tfu_operand a, tfu_operand b, const 
   j.sums = tfu_batch_count(p, p->kept, p->axes);
   j.few = p->m <= FEW_ROWS && !b.transposed;
   j.cols = j.few && p->n >= 2 * FEW_COLS * tfu_threads() ? FEW_COLS : TFU_GEMM_COLS; /* or threads would have none */
-  j.row_blocks = divide_up(p->m, ROWS);
   j.col_blocks = divide_up(p->n, j.cols);
-  const int64_t tasks = tfu_batch_count(p, 0, p->kept) * j.row_blocks * j.col_blocks;
+  const int64_t across = tfu_batch_count(p, 0, p->kept) * j.col_blocks;
+  j.rows = across * divide_up(p->m, ROWS) >= 2 * tfu_threads() ? ROWS : ROWS / 2;
+  j.row_blocks = divide_up(p->m, j.rows);
+  const int64_t tasks = across * j.row_blocks;
   return tfu_parallel_with(call, tasks, sizeof(FN(space)), FN(block), &j);
 }
 
