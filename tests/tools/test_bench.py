@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 
 from conftest import ROOT
 from tfuse import cases
@@ -64,6 +65,33 @@ def test_rivals_that_were_not_timed_again_stay():
     with_rival = [{**row, "ms": {"tfuse": 1, "XLA": 4}, "both_ms": {"tfuse": 3, "XLA": 4}} for row in timed]
     assert _bench.merged(saved, with_rival) == with_rival
     assert _bench.merged(saved, bar_rows(naive=1)) == saved + bar_rows(naive=1)
+
+
+def test_beside_an_earlier_run(tmp_path, capsys):
+    before = timed_rows("square", [8, 8]) + timed_rows("softmax", [8, 8])
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(saved_run(before)))
+    times = _bench_table.times_of(json.loads(path.read_text())["rows"])
+    now = [{**row, "ms": {"tfuse": ms}} for row, ms in zip(before, [1.015, 0.5, 1.0, 1.03])]
+    assert _bench_table.check_against(times, now[:3])
+    assert not _bench_table.check_against(times, now)
+    assert "  1.030: softmax float32 8×8 backward, 1.0300 ms, was 1.0000" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        _bench.main(["square", "--against", str(path), "--save", str(tmp_path)])
+    assert "--against goes with none of --save" in capsys.readouterr().err
+
+
+def test_a_run_beside_an_earlier_one(tmp_path, capfd):
+    timed = cases.all_timed()["square"][0]
+    shape = timed.sizes[0] if tf.config.list_physical_devices("GPU") else _bench._shrink(timed.sizes[0])
+    line = _bench.Line(timed, "float32", shape, {})
+    rows = [{**line.key, "direction": direction, "ms": {"tfuse": ms}} for direction, ms in [("forward", 1e3), ("backward", 1e-3)]]
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(saved_run(rows)))
+    assert _bench.main(["square", "--dtype", "float32", "--against", str(path)]) == 1
+    assert re.search(r"2 timings beside the record's, of 2.*; 1 take over 1.02 times as long\n.*backward, .*was 0.0010\n",
+                     capfd.readouterr().out)
+    assert json.loads(path.read_text())["rows"] == saved_run(rows)["rows"], "nothing is written"
 
 
 def saved_run(rows, steps=()):

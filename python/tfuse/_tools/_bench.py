@@ -65,6 +65,9 @@ def main(arguments):
     parser.add_argument("--bars", nargs="?", const=True, metavar="FILE",
                         help="check the times against the bars, which are what we ask of each op on an NVIDIA H200; exit "
                              "status 1 if one does not hold. With FILE, written by --save, check that; time nothing")
+    parser.add_argument("--against", metavar="FILE", type=pathlib.Path,
+                        help="time tfuse alone, outside XLA, and list what takes over 2%% longer than in FILE, written by --save; "
+                             "such a row is timed up to three times. Exit status 1 if there is one")
     parser.add_argument("--save", nargs="?", const="benchmarks", metavar="DIR",
                         help="write DIR/<hardware>.json, and pictures (default DIR: benchmarks)")
     parser.add_argument("--plot", nargs="?", const="benchmarks", metavar="PATH",
@@ -84,6 +87,8 @@ def main(arguments):
         return 0 if all(held) else 1
     if chosen.plot or chosen.table:
         return 0
+    if chosen.against and (chosen.save or chosen.bars or chosen.torch):
+        parser.error("--against goes with none of --save, --bars and --torch")
     chosen.ops = [_family(name) for name in chosen.ops]
     unknown = set(chosen.ops) - set(FAMILIES)
     if unknown:
@@ -96,6 +101,8 @@ def main(arguments):
     bench.run()
     if chosen.only and not bench.rows:
         parser.error("no line has %s; without --only all are timed" % " or ".join(map(repr, chosen.only)))
+    if chosen.against:
+        return 0 if _bench_table.check_against(bench.before, bench.rows) else 1
     bench.summary()
     if chosen.save:
         bench.save()
@@ -125,6 +132,7 @@ class Line(collections.namedtuple("Line", "timed dtype shape options")):
 class Bench:
     def __init__(self, chosen):
         self.chosen, self.rows, self.steps, self._torch = chosen, [], [], None
+        self.before = _bench_table.times_of(json.loads(chosen.against.read_text())["rows"]) if chosen.against else {}
         self.gpu = bool(tf.config.list_physical_devices("GPU"))
         self.device = "GPU:0" if self.gpu else "CPU:0"
         self.clock = _driver.GpuClock() if self.gpu else _driver.WallClock()
@@ -152,6 +160,8 @@ class Bench:
                 if not self.chosen.only or any(text in line.label for text in self.chosen.only):
                     self._time(line)
                     self._keep()
+        if self.chosen.against:
+            return
         if not self.chosen.ops or "optimizers" in self.chosen.ops:
             for row in _bench_optimizers.steps(self):
                 self.steps.append({**row, "commit": self.about["commit"], "date": self.about["date"]})
@@ -174,6 +184,8 @@ class Bench:
         return timed.cpu_sizes or [_shrink(shape) for shape in timed.sizes[:1]]
 
     def _runs(self, name, timed, shape):
+        if self.chosen.against:
+            return name == "tfuse"
         stock = timed.stock_can(shape)
         can = {"stock": stock, "XLA": timed.xla_can and stock or timed.xla_can == "alone"}
         if name in can and (self.chosen.no_rivals or not can[name]):
@@ -188,11 +200,11 @@ class Bench:
             both = {name: directions(timed.case, make(timed), inputs, dy, options)
                     for name, make in RUNNERS.items() if self._runs(name, timed, shape)}
             forward, backward = ({name: pair[i] for name, pair in both.items()} for i in (0, 1))
-            if timed.pace:
+            if timed.pace and not self.chosen.against:
                 pace = tf.function(timed.pace, autograph=False)
                 forward["matmul"] = lambda _: pace(*inputs), lambda: None
-            results = self.clock.time(forward), self.clock.time(backward)
-            extra = _extra_memory(backward["tfuse"]) if self.gpu and timed.flops else None
+            results = [self._timed(line, *both) for both in (("forward", forward), ("backward", backward))]
+            extra = _extra_memory(backward["tfuse"]) if self.gpu and timed.flops and not self.chosen.against else None
             if self.chosen.torch and _beside_torch(timed, dtype, shape):
                 self._time_torch(timed.case, given, options, results)
         matmul = results[0].pop("matmul", None)
@@ -216,6 +228,14 @@ class Bench:
             print("%-62s %-9s %9.3f %8s %7s %9s %9s %9s %13s" % (
                 label(row), direction, ms["tfuse"], "%.3f" % row["both_ms"]["tfuse"] if i else "", _speed(row),
                 *("%.3f" % ms[n] if n in ms else "-" for n in ("tfuse in XLA", *RIVALS))), flush=True)
+
+    def _timed(self, line, direction, functions):
+        """Seconds of each function; of what takes longer than the record's, the least of three times."""
+        seconds, most = self.clock.time(functions), _bench_table.AS_BEFORE * self.before.get((line.label, direction), np.inf) / 1e3
+        for _ in range(2):
+            if seconds["tfuse"] > most:
+                seconds["tfuse"] = min(seconds["tfuse"], self.clock.time({"tfuse": functions["tfuse"]})["tfuse"])
+        return seconds
 
     def _time_torch(self, case, inputs, options, results):
         """Adds to the results, forward and backward, what torch.compile takes; says so where that fails."""

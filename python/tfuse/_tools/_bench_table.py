@@ -71,7 +71,7 @@ BARS = {
     "backward_tflops": (lambda f, b, copy: b["TF_per_s"], True, "%.0f TF/s"),
     "torch": (lambda f, b, copy: f["ms"]["tfuse"] / f["ms"][TORCH] if TORCH in f["ms"] else None, False,
               "%.2f times PyTorch's forward"),
-    "of_matmul": (lambda f, b, copy: f["percent_of_matmul"], True, "%.1f%% of plain matmul's rate"),
+    "of_matmul": (lambda f, b, copy: f.get("percent_of_matmul"), True, "%.1f%% of plain matmul's rate"),
     "of_XLA": (lambda f, b, copy: b["both_ms"]["tfuse"] / b["both_ms"]["XLA"] if "XLA" in b["both_ms"] else None, False,
                "%.2f times what XLA takes"),
     "of_torch": (lambda f, b, copy: b["both_ms"]["tfuse"] / b["both_ms"][TORCH] if TORCH in b["both_ms"] else None, False,
@@ -155,6 +155,28 @@ def _beside_naive(rows):
     same = lambda row: (row["op"], row["dtype"], tuple(row["shape"]))
     naive = {same(row): row["ms"]["tfuse"] for row in rows if row.get("kind") == "naive"}
     return [{**row, "naive_ms": naive[same(row)]} if same(row) in naive else row for row in rows]
+
+
+# ---- beside an earlier run ----
+
+AS_BEFORE = 1.02  # times what a row took
+
+
+def times_of(rows):
+    """Milliseconds of each row, by what identifies it."""
+    return {(label(row), row["direction"]): row["ms"]["tfuse"] for row in rows}
+
+
+def check_against(before, rows):
+    """Prints which rows take more than those of an earlier run; returns whether none does."""
+    ratios = sorted((row["ms"]["tfuse"] / before[key], *key, before[key], row["ms"]["tfuse"])
+                    for row in rows if launches(row) for key in [(label(row), row["direction"])] if key in before)
+    slower = [found for found in ratios if found[0] > AS_BEFORE]
+    print("\n%d timings beside the record's, of %d; the median takes %.3f times as long; %d take over %.2f times as long" % (
+        len(ratios), len(before), ratios[len(ratios) // 2][0] if ratios else np.nan, len(slower), AS_BEFORE))
+    for ratio, name, direction, was, is_ in reversed(slower):
+        print("  %.3f: %s %s, %.4f ms, was %.4f" % (ratio, name, direction, is_, was))
+    return not slower
 
 
 # ---- tables ----
