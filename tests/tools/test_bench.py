@@ -91,7 +91,6 @@ def test_a_run_beside_an_earlier_one(tmp_path, capfd):
     assert _bench.main(["square", "--dtype", "float32", "--against", str(path)]) == 1
     assert re.search(r"2 timings beside the record's, of 2.*; 1 take over 1.02 times as long\n.*backward, .*was 0.0010\n",
                      capfd.readouterr().out)
-    assert json.loads(path.read_text())["rows"] == saved_run(rows)["rows"], "nothing is written"
 
 
 def saved_run(rows, steps=()):
