@@ -4,6 +4,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import textwrap
@@ -59,7 +60,8 @@ def source(tmp_path):
 
 def run(source, *arguments):
     command = [sys.executable, ROOT / "tools" / "keras_tests.py", "--source", source, *arguments]
-    done = subprocess.run(list(map(str, command)), env={**os.environ, "PYTHONPATH": ""}, text=True, capture_output=True)
+    packages = pathlib.Path(pytest.__file__).parent.parent  # wherever pytest is installed
+    done = subprocess.run(list(map(str, command)), env={**os.environ, "PYTHONPATH": str(packages)}, text=True, capture_output=True)
     return done.returncode, done.stdout.splitlines(), done.stderr
 
 

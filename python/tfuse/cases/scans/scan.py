@@ -61,7 +61,7 @@ _recurrence = _recur(lambda factor, x, h: factor * h + x)
 def _finely(f):
     """f, computed with more digits than float64 has: a product of many factors is off by as many roundings there."""
     fine = lambda *arrays, **options: f(*(np.asarray(a, np.longdouble) for a in arrays), **options)
-    return lambda *arrays, **options: tf.nest.map_structure(np.float64, fine(*arrays, **options))
+    return lambda *arrays, **options: tf.nest.map_structure(lambda v: np.asarray(v, np.float64), fine(*arrays, **options))
 
 
 @_finely
@@ -84,7 +84,8 @@ def _max_gradient(dy, x, exclusive=False, **options):
 def _lse_gradient(dy, x, **options):
     y, back = _lse(x, **options), _back(options)
     terms = np.exp(-y) * dy
-    return [of_terms(np.exp(x) * _sum(terms, **back), np.exp(2 * x) * _sum(terms * terms, **back))]
+    off = terms * (1 + np.abs(np.where(np.isfinite(y), y, 0)))  # exp(-y) of a rounded y is off by y times as much
+    return [of_terms(np.exp(x) * _sum(terms, **back), np.exp(2 * x) * _sum(off * off, **back))]
 
 
 def _stock_max(x, axis=0, exclusive=False, reverse=False):
