@@ -44,9 +44,15 @@ def jobs_of(names):
         yield from (Job(paths[name], part, parts, expression or "not CPU:0") for part in range(parts))
 
 
+def results_of(folder):
+    """Apart from what tests write, which may be results of tests, too."""
+    return folder / "results"
+
+
 def start(job, folder):
-    folder.mkdir()
-    own = {"TEST_TMPDIR": str(folder), "XML_OUTPUT_FILE": str(folder / "test.xml")}
+    own = {"TEST_TMPDIR": str(folder / "work"), "XML_OUTPUT_FILE": str(results_of(folder) / "test.xml")}
+    for path in (folder / "work", results_of(folder)):
+        path.mkdir(parents=True)
     if job.parts > 1:
         own.update(TEST_TOTAL_SHARDS=str(job.parts), TEST_SHARD_INDEX=str(job.part), TEST_SHARD_STATUS_FILE=str(folder / "heeded"))
     command = [sys.executable, ROOT / "tools" / "pytest_main.py", job.path, "-q", "-k", job.expression]
@@ -64,7 +70,7 @@ def stop(process):
 
 def ended(job, process, folder, count):
     """Counts its cases, and gives a line for each that failed; for all of it, where it came to no end."""
-    cases = list(read_cases(folder))
+    cases = list(read_cases(results_of(folder)))
     count.update(outcome for outcome, *_ in cases)
     bad = ["%s %s: %s" % (job.path.stem, name, why) for outcome, name, why, _ in cases if outcome == "failed"]
     if process.returncode in (0, 5) or bad:  # 5: the expression leaves none
