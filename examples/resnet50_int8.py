@@ -5,8 +5,8 @@
 
 Both run by tfuse, compiled by XLA unless --plain. Weights are random, and the norms have the statistics of the data, which are
 random as well; the last norm of each block is small, as it is after training. What is measured is speed, and how far apart the
-two models' results are. --predict measures model.predict(),
-with its copies to the GPU and back; else the images are where they are needed.
+two models' results are. --predict measures model.predict()
+on as many batches as there are calls, with their copies to the GPU and back; else the images are where they are needed.
 """
 
 import argparse
@@ -52,12 +52,13 @@ def timed(model, images, options):
     """Milliseconds for a batch, and the results."""
     if options.predict:
         model.compile(jit_compile=not options.plain)
-        run = lambda: model.predict(images.numpy(), batch_size=options.batch, verbose=0)
+        batches = np.concatenate([images.numpy()] * options.calls)
+        run, calls, batches_of_a_call = lambda: model.predict(batches, batch_size=options.batch, verbose=0), 1, options.calls
     else:
         call = tf.function(lambda x: model(x, training=False), autograph=False, jit_compile=not options.plain)
-        run = lambda: call(images)
-    results = np.asarray(tf.cast(run(), tf.float32))
-    return 1e3 * seconds(run, options.calls), results
+        run, calls, batches_of_a_call = lambda: call(images), options.calls, 1
+    results = np.asarray(tf.cast(run()[:options.batch], tf.float32))
+    return 1e3 * seconds(run, calls) / batches_of_a_call, results
 
 
 def parse(arguments=None):
