@@ -5,8 +5,8 @@
 
 Both run by tfuse, compiled by XLA unless --plain. Weights are random, and the norms have the statistics of the data, which are
 random as well; the last norm of each block is small, as it is after training. What is measured is speed, and how far apart the
-two models' results are. --predict measures model.predict()
-on as many batches as there are calls, with their copies to the GPU and back; else the images are where they are needed.
+two models' results are. --predict measures model.predict() on as many batches as there are calls, which take 77 MB each, with
+their copies to the GPU and back; else the images are where they are needed.
 """
 
 import argparse

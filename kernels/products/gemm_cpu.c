@@ -15,7 +15,7 @@
  * terms of float32 were off by four times what TensorFlow's own product is. */
 enum { PIECES = 32 };
 
-/* A task has half of ROWS where all threads would not have one otherwise. */
+/* A task has half of ROWS where threads would not have two each otherwise. */
 enum { ROWS = 256, DEPTH = 128, FEW_ROWS = TFU_GEMM_FEW_ROWS, FEW_COLS = TFU_TILE };
 /* Lines that are walked down are apart by no power of two, or they would share a few sets of the cache: rows of the
  * result, and those of a where it is transposed (15% of a product of 128 x 256 x 256). */

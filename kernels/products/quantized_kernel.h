@@ -80,19 +80,8 @@ QUANT_INLINE int64_t quant_scale_at(const quantized_kernel *k, int64_t g, int64_
 #ifndef TFU_DEVICE
 #include "tfuse.h"
 
-/* Row i of the tiles `tile` across: the numbers of 64 columns. quant_place, with what the row has in common done once:
- * its numbers are bytes, or the same halves of bytes. */
-static inline void quant_tile_line(const quantized_kernel *k, int64_t i, int64_t tile, int8_t *line) {
-  const int narrow = k->bits == 4, place = quant_place((int)(i % QUANT_TILE_ROWS), 0, k->bits), half = place % 2 * 4;
-  const int64_t first =
-      (tile * (k->inputs / QUANT_TILE_ROWS) + i / QUANT_TILE_ROWS) * (QUANT_TILE_ROWS * QUANT_TILE_COLUMNS);
-  const uint8_t *codes = k->codes + ((first + place) >> narrow);
-  for (int block = 0; block < 8; block++) {
-    const uint8_t *from = codes + (narrow ? block / 2 * 4 + block % 2 : block / 4 * 512 + block % 4 * 4);
-    for (int g = 0; g < 8; g++) line[8 * block + g] = (int8_t)from[g * 64];
-  }
-  for (int c = 0; narrow && c < QUANT_TILE_COLUMNS; c++) line[c] = (int8_t)((uint8_t)line[c] >> half & 15);
-}
+/* kernel[i][first] .., n numbers; first is a multiple of a tile's columns. */
+void tfu_quant_line(const quantized_kernel *k, int64_t i, int64_t first, int n, int16_t *line);
 
 /* That of a call of QuantizedLinear or its gradient. */
 quantized_kernel tfu_quantized_kernel(const tfu_call *call);

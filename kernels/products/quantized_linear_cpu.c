@@ -29,20 +29,30 @@ TFU_BY_REAL(tfu_quantized_linear_grad_cpu)
 
 #else
 
+/* n numbers of group g's table from column `first` on. */
+static void FN(read_scales)(const quant_job *j, int64_t g, int64_t first, int n, REAL *to) {
+  const quantized_kernel *k = &j->k;
+  const tfu_dtype dtype = k->wide ? tfu_real(j->dtype) : j->dtype;
+  if (k->order != QUANT_BY_COLUMNS || k->scales == 1) {
+    FN(tfu_copy)(to, k->scale, dtype, quant_scale_at(k, g, first), n);
+    return;
+  }
+  for (int c = 0; c < n; c++) FN(tfu_copy)(to + c, k->scale, dtype, quant_scale_at(k, g, first + c), 1);
+}
+
 /* What the columns of groups begin .. end are multiplied with, and what is subtracted before. */
 static void FN(read_tables)(void *arg, int64_t begin, int64_t end) {
   const quant_job *j = arg;
   const quantized_kernel *k = &j->k;
-  const tfu_dtype dtype = k->wide ? tfu_real(j->dtype) : j->dtype;
   const int tiles = k->order == QUANT_TILES;
   for (int64_t g = begin; g < end; g++)
-    for (int64_t o = 0; o < k->outputs; o++) {
-      const int64_t at = g * k->outputs + o;
-      REAL one;
-      const REAL by = *FN(tfu_load)(k->scale, dtype, quant_scale_at(k, tiles ? 2 * g : g, o), 1, &one);
-      ((REAL *)j->by)[at] = k->divide ? 1 / by : by;
-      if (tiles) ((REAL *)j->zero)[at] = *FN(tfu_load)(k->scale, dtype, quant_scale_at(k, 2 * g + 1, o), 1, &one);
-      else if (j->zero) ((REAL *)j->zero)[at] = (REAL)quant_value(k->zero[quant_scale_at(k, g, o)], 8, k->is_signed);
+    for (TFU_EACH_TILE(first, n, 0, k->outputs)) {
+      REAL *by = (REAL *)j->by + g * k->outputs + first, *zero = (REAL *)j->zero + g * k->outputs + first;
+      FN(read_scales)(j, tiles ? 2 * g : g, first, (int)n, by);
+      for (int c = 0; k->divide && c < n; c++) by[c] = 1 / by[c];
+      if (tiles) FN(read_scales)(j, 2 * g + 1, first, (int)n, zero);
+      for (int c = 0; k->zero && c < n; c++)
+        zero[c] = (REAL)quant_value(k->zero[quant_scale_at(k, g, first + c)], 8, k->is_signed);
     }
 }
 
@@ -54,45 +64,15 @@ static tfu_code FN(open_tables)(tfu_call *call, quant_job *j) {
   return TFU_OK;
 }
 
-/* kernel[i][first] .., n of them. */
-static void FN(codes)(const quantized_kernel *k, int64_t i, int64_t first, int n, REAL *line) {
-  if (k->order == QUANT_BY_ROWS && k->bits == 8) {
-    const uint8_t *codes = k->codes + i * k->outputs + first;
-    if (k->is_signed)
-      for (int c = 0; c < n; c++) line[c] = (REAL)(int8_t)codes[c];
-    else
-      for (int c = 0; c < n; c++) line[c] = (REAL)codes[c];
-  } else if (k->order == QUANT_BY_ROWS) { /* first is even */
-    const uint8_t *codes = k->codes + i * ((k->outputs + 1) / 2) + first / 2;
-    const int sign = k->is_signed << 3;
-    for (int c = 0; c < n / 2; c++) {
-      line[2 * c] = (REAL)(((codes[c] & 15) ^ sign) - sign);
-      line[2 * c + 1] = (REAL)(((codes[c] >> 4) ^ sign) - sign);
-    }
-    if (n % 2) line[n - 1] = (REAL)(((codes[n / 2] & 15) ^ sign) - sign);
-  } else if (k->order == QUANT_TILES && first % QUANT_TILE_COLUMNS == 0) {
-    for (int at = 0; at < n; at += QUANT_TILE_COLUMNS) {
-      int8_t codes[QUANT_TILE_COLUMNS];
-      quant_tile_line(k, i, (first + at) / QUANT_TILE_COLUMNS, codes);
-      const int some = n - at < QUANT_TILE_COLUMNS ? n - at : QUANT_TILE_COLUMNS;
-      for (int c = 0; c < some; c++) line[at + c] = (REAL)codes[c];
-    }
-  } else if (k->order == QUANT_BY_COLUMNS && k->bits == 4) {
-    const uint8_t *codes = k->codes + first / 2 * k->inputs + i;
-    for (int c = 0; c < n; c++)
-      line[c] = (REAL)quant_value(codes[c / 2 * k->inputs] >> c % 2 * 4 & 15, 4, k->is_signed);
-  } else {
-    for (int c = 0; c < n; c++) line[c] = (REAL)quant_at(k, i, first + c);
-  }
-}
-
 /* w[i][first] .., n of them. */
 static void FN(weights)(const void *job, int64_t i, int64_t first, int n, void *to) {
   const quant_job *j = job;
   const quantized_kernel *k = &j->k;
   const int64_t at = quant_group(k, i) * k->outputs + first;
   REAL *line = to, one;
-  FN(codes)(k, i, first, n, line);
+  int16_t codes[TFU_TILE];
+  tfu_quant_line(k, i, first, n, codes);
+  for (int c = 0; c < n; c++) line[c] = (REAL)codes[c];
   if (j->zero)
     for (int c = 0; c < n; c++) line[c] -= ((const REAL *)j->zero)[at + c];
   if (!j->apart)

@@ -70,26 +70,24 @@ static void scale_columns(void *arg, int64_t begin, int64_t end) {
   }
 }
 
-/* n codes of row i from column `first` on. */
-static void codes_of(const whole_job *j, int64_t i, int64_t first, int n, int8_t *line) {
-  const quantized_kernel *k = &j->k;
-  const uint8_t *codes = k->codes + i * k->outputs + first;
-  if (k->order == QUANT_TILES) quant_tile_line(k, i, first / QUANT_TILE_COLUMNS, line);
-  else if (k->order == QUANT_BY_ROWS && k->bits == 8)
-    for (int c = 0; c < n; c++) line[c] = (int8_t)(codes[c] - j->less);
-  else
-    for (int c = 0; c < n; c++) line[c] = (int8_t)(quant_at(k, i, first + c) - j->less);
-}
-
 /* Up to four terms of n columns from `first` on. */
 static void pack(const whole_job *j, int64_t at, int terms, int64_t first, int n, int8_t *panel) {
   const quantized_kernel *k = &j->k;
+  const int8_t *codes = (const int8_t *)k->codes;
   int8_t lines[4][TFU_QUAD_COLUMNS];
+  int16_t line[TFU_QUAD_COLUMNS];
   if (k->bits == 8 && k->order == QUANT_BY_ROWS && !j->less) {
-    tfu_quads_of_lines(panel, (const int8_t *)k->codes + at * k->outputs + first, k->outputs, terms, n);
+    tfu_quads_of_lines(panel, codes + at * k->outputs + first, k->outputs, terms, n);
     return;
   }
-  for (int i = 0; i < terms; i++) codes_of(j, at + i, first, n, lines[i]);
+  if (k->bits == 8 && k->order == QUANT_BY_COLUMNS && !j->less) {
+    tfu_quads_of_columns(panel, codes + first * k->inputs + at, k->inputs, terms, n);
+    return;
+  }
+  for (int i = 0; i < terms; i++) {
+    tfu_quant_line(k, at + i, first, n, line);
+    for (int c = 0; c < n; c++) lines[i][c] = (int8_t)(line[c] - j->less);
+  }
   tfu_quads_of_lines(panel, lines[0], TFU_QUAD_COLUMNS, terms, n);
 }
 

@@ -18,10 +18,9 @@
  *   y = act(round(x * s) . w / s + bias) + residual
  *
  * tiles is the order in which GPUs read fastest: of a tile of 16 rows and 64 columns of w, each thread of a warp has
- * its part of the factors of tensor cores side by side (kernels/products/quantized_tile.h has the formula), and 4 bits
- * are 0 to 15, 8 bits -128 to 127, whatever they were. So scale has two numbers for a column of a group, for
- * w = (kernel - scale[g][1]) * scale[g][0]. It always multiplies. There are whole tiles alone: inputs is a multiple
- * of 16.
+ * its part of the factors of tensor cores side by side (kernels/products/quantized_kernel.h has the formula), and 4
+ * bits are 0 to 15, 8 bits -128 to 127, whatever they were. So scale has two numbers for a column of a group, for w =
+ * (kernel - scale[g][1]) * scale[g][0]. It always multiplies. There are whole tiles alone: inputs is a multiple of 16.
  *
  * The gradient is dpre = dy * act'(pre), dx = dpre . w^T, as if x were not rounded, and dbias, the sums of dpre over
  * the rows, where bias is given. (That of residual is dy.) */
@@ -101,7 +100,10 @@ static tfu_code check_groups(const tfu_shape *in, const tfu_value *attr, int64_t
   } else if (tfu_given(zero)) {
     TFU_TRY(tfu_match("zero", zero, "scale", scale, err));
   }
-  if (tfu_given(&in[TFU_QUANT_GROUPS])) return TFU_OK;
+  if (tfu_given(&in[TFU_QUANT_GROUPS])) {
+    TFU_REQUIRE(err, found != 0 || inputs == 0, "groups must have scales, got scale of shape %s", tfu_show(scale).text);
+    return TFU_OK;
+  }
   TFU_REQUIRE(err, tfu_may_be(found, wanted),
               "%lld inputs in groups of %lld must have %lld groups of scales, got scale of shape %s", (long long)inputs,
               (long long)(group ? group : inputs), (long long)wanted, tfu_show(scale).text);

@@ -6,6 +6,8 @@ import pytest
 import tensorflow as tf
 
 import tfuse
+from tfuse import cases
+from tfuse.cases.products import quantized_linear
 
 _RNG = np.random.default_rng(0)
 _GPUS = tf.config.list_physical_devices("GPU")
@@ -109,6 +111,28 @@ def test_many_rows(rows, inputs, outputs, group, bits):
     assert np.abs(got - want).max() < 0.03 * size + 0.01 * np.abs(want).max()
     if _WGMMA:
         assert tfuse.explain(last=1)[-1]["kernel"] == "many rows, tiles"
+
+
+@pytest.mark.parametrize("rounded", [False, True], ids=["", "rounded"])
+@pytest.mark.parametrize("order, dtype, bits", [("rows", "int8", 8), ("rows", "int8", 4), ("rows", "uint8", 8), ("tiles", "uint8", 8),
+                                                ("columns", "int8", 8), ("columns", "uint8", 8), ("columns", "uint8", 4),
+                                                ("tiles", "uint8", 4)])
+def test_wide_kernels_on_a_cpu(order, dtype, bits, rounded):
+    """Enough columns for each way to read them. A row has the same bits whatever rows are beside it."""
+    rng, inputs, outputs = np.random.default_rng(1), 96 if order == "tiles" else 97, 2101
+    across = -(-outputs * bits // 8)
+    shape = {"rows": (inputs, across), "columns": (across, inputs), "tiles": (-(-outputs // 64), inputs // 16, 128 * bits)}[order]
+    x, kernel = rng.normal(size=(300, inputs)).astype("float32"), rng.integers(0, 256, shape).astype(dtype)
+    scale = rng.uniform(0.5, 2, (1, 2, outputs) if order == "tiles" else outputs).astype("float32")
+    if order == "tiles":
+        scale[:, 1] = rng.integers(-3, 12, outputs)
+    how = {"bits": bits, "order": order, "quantize_rows": rounded}
+    with tf.device("CPU:0"):
+        got = tfuse.quantized_linear(x, kernel, scale, **how)
+        want = quantized_linear._reference(x, kernel, scale, **how)
+        assert cases.error(got, want) <= cases.bound(want, "float32", inputs)
+        for rows in (1, 8, 9, 65):
+            np.testing.assert_array_equal(tfuse.quantized_linear(x[:rows], kernel, scale, **how), got[:rows])
 
 
 def test_sums_beyond_int32():

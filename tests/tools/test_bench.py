@@ -75,6 +75,7 @@ def test_beside_an_earlier_run(tmp_path, capsys):
     now = [{**row, "ms": {"tfuse": ms}} for row, ms in zip(before, [1.015, 0.5, 1.0, 1.03])]
     assert _bench_table.check_against(times, now[:3])
     assert not _bench_table.check_against(times, now)
+    assert not _bench_table.check_against(times, timed_rows("rope", [8, 8])), "nothing is as it was where nothing was timed"
     assert "  1.030: softmax float32 8×8 backward, 1.0300 ms, was 1.0000" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         _bench.main(["square", "--against", str(path), "--save", str(tmp_path)])

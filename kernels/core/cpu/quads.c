@@ -28,7 +28,7 @@ enum { VECTORS = 4 };
     vector sum[rows_][VECTORS];                                                                               \
     UNROLL                                                                                                    \
     for (int r = 0; r < n; r++) {                                                                             \
-      const int32_t first = start(rows + r * pitch, terms);                                                   \
+      const uint32_t first = (uint32_t)start(rows + r * pitch, terms);                                        \
       UNROLL                                                                                                  \
       for (int v = 0; v < VECTORS; v++)                                                                       \
         sum[r][v] = add ? ((const vector *)(sums + r * apart))[v] + first : (vector){0} + first;              \
@@ -64,7 +64,7 @@ enum { VECTORS = 4 };
   }
 
 #define NOTHING(row, terms) 0
-#define SUMS(bytes) int32_t __attribute__((vector_size(bytes), aligned(1), may_alias))
+#define SUMS(bytes) uint32_t __attribute__((vector_size(bytes), aligned(1), may_alias))
 
 #ifdef __x86_64__
 typedef SUMS(32) sums_of_8;
@@ -101,9 +101,10 @@ tfu_quads *tfu_best_quads(void) {
 }
 #else
 typedef SUMS(16) sums_of_4;
+typedef int32_t signed_of_4 __attribute__((vector_size(16)));
 INLINE sums_of_4 plain_step(sums_of_4 sum, sums_of_4 line, int32_t four) {
   UNROLL
-  for (int i = 24; i >= 0; i -= 8) sum += (line << i >> 24) * (int8_t)(four >> (24 - i));
+  for (int i = 24; i >= 0; i -= 8) sum += (sums_of_4)(((signed_of_4)line << i >> 24) * (int8_t)(four >> (24 - i)));
   return sum;
 }
 DEFINE_QUADS(, , tfu_plain_quads, 4, sums_of_4, plain_step, NOTHING)

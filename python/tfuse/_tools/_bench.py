@@ -76,6 +76,8 @@ def main(arguments):
     parser.add_argument("--table", metavar="FILE",
                         help="print FILE, written by --save, as the tables of docs/benchmarks.md; time nothing")
     chosen = parser.parse_args(arguments)
+    if chosen.against and (chosen.save or chosen.bars or chosen.torch):
+        parser.error("--against goes with none of --save, --bars and --torch")
     if chosen.plot:
         for path in _bench_plots.draw(pathlib.Path(chosen.plot)):
             print("wrote", path)
@@ -87,8 +89,6 @@ def main(arguments):
         return 0 if all(held) else 1
     if chosen.plot or chosen.table:
         return 0
-    if chosen.against and (chosen.save or chosen.bars or chosen.torch):
-        parser.error("--against goes with none of --save, --bars and --torch")
     chosen.ops = [_family(name) for name in chosen.ops]
     unknown = set(chosen.ops) - set(FAMILIES)
     if unknown:
@@ -157,7 +157,7 @@ class Bench:
             if self.chosen.ops and family not in self.chosen.ops:
                 continue
             for line in self.lines(members):
-                if not self.chosen.only or any(text in line.label for text in self.chosen.only):
+                if self._wanted(line):
                     self._time(line)
                     self._keep()
         if self.chosen.against:
@@ -170,6 +170,11 @@ class Bench:
             self._eager_overhead()
         if self.gpu and (not self.chosen.ops or "jit" in self.chosen.ops):
             self._first_calls()
+
+    def _wanted(self, line):
+        if self.chosen.against and (line.label, "forward") not in self.before:
+            return False
+        return not self.chosen.only or any(text in line.label for text in self.chosen.only)
 
     def lines(self, members):
         return [Line(timed, dtype, shape, options) for timed in members for dtype in self.dtypes

@@ -168,12 +168,15 @@ def times_of(rows):
 
 
 def check_against(before, rows):
-    """Prints which rows take more than those of an earlier run; returns whether none does."""
+    """Prints which rows take more than those of an earlier run; returns whether some were timed and none does."""
     ratios = sorted((row["ms"]["tfuse"] / before[key], *key, before[key], row["ms"]["tfuse"])
                     for row in rows if launches(row) for key in [(label(row), row["direction"])] if key in before)
+    if not ratios:
+        print("\nnone of the record's %d timings was made: it may be of another machine, or of other dtypes" % len(before))
+        return False
     slower = [found for found in ratios if found[0] > AS_BEFORE]
     print("\n%d timings beside the record's, of %d; the median takes %.3f times as long; %d take over %.2f times as long" % (
-        len(ratios), len(before), ratios[len(ratios) // 2][0] if ratios else np.nan, len(slower), AS_BEFORE))
+        len(ratios), len(before), ratios[len(ratios) // 2][0], len(slower), AS_BEFORE))
     for ratio, name, direction, was, is_ in reversed(slower):
         print("  %.3f: %s %s, %.4f ms, was %.4f" % (ratio, name, direction, is_, was))
     return not slower

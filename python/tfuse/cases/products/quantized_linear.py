@@ -181,6 +181,7 @@ CASES = [
         _refused("kernel must be int8 or uint8, got float32", kernel=ones(16, 6)),
         _refused("bias must be a vector with one value per output, 6, got shape .5.", bias=ones(5)),
         _refused("input_scale must be a vector with one value per input, 16, got shape .6.", input_scale=ones(6)),
+        _refused("groups must have scales, got scale of shape .0, 6.", groups=ones(16), scale=ones(0, 6)),
         _refused("groups must be a vector with one value per input, 16, got shape .6.", groups=ones(6)),
         _refused("residual must have the shape of x . kernel, .2, 6., got .2, 5.", residual=ones(2, 5)),
         _refused("kernel in the order of tiles must be .tiles across, tiles down, bytes., got shape .16, 6.", order="tiles"),
