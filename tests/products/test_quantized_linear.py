@@ -114,9 +114,9 @@ def test_many_rows(rows, inputs, outputs, group, bits):
 
 
 @pytest.mark.parametrize("rounded", [False, True], ids=["", "rounded"])
-@pytest.mark.parametrize("order, dtype, bits", [("rows", "int8", 8), ("rows", "int8", 4), ("rows", "uint8", 8), ("tiles", "uint8", 8),
-                                                ("columns", "int8", 8), ("columns", "uint8", 8), ("columns", "uint8", 4),
-                                                ("tiles", "uint8", 4)])
+@pytest.mark.parametrize("order, dtype, bits", [
+    ("rows", "int8", 8), ("rows", "int8", 4), ("rows", "uint8", 8), ("columns", "int8", 8), ("columns", "uint8", 8),
+    ("columns", "uint8", 4), ("tiles", "uint8", 8), ("tiles", "uint8", 4)])
 def test_wide_kernels_on_a_cpu(order, dtype, bits, rounded):
     """Enough columns for each way to read them. A row has the same bits whatever rows are beside it."""
     rng, inputs, outputs = np.random.default_rng(1), 96 if order == "tiles" else 97, 2101
