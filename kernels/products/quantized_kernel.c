@@ -1,7 +1,7 @@
 #include "kernels/products/quantized_kernel.h"
 
 #include "kernels/core/arithmetic.h"
-#include "kernels/core/cpu/cpu.h"
+#include "kernels/core/cpu/cpu.h" /* what processors have, for the loops over lines */
 #include "kernels/core/recycle.h"
 #include "ops/products/quantized_linear.h"
 

@@ -86,8 +86,10 @@ void tfu_quant_line(const quantized_kernel *k, int64_t i, int64_t first, int n, 
 /* That of a call of QuantizedLinear or its gradient. */
 quantized_kernel tfu_quantized_kernel(const tfu_call *call);
 
-/* QuantizedLinear of rows that are rounded, on the CPU, where there is one group and no float64. */
-TFU_MUST_USE tfu_code tfu_quantized_whole_cpu(tfu_call *call, const quantized_kernel *k, int *served);
+/* QuantizedLinear of rows that are rounded, on the CPU, where there is one group and no float64. What each column is
+ * multiplied with, and what is subtracted before, are in the arithmetic type; zero may be NULL. */
+TFU_MUST_USE tfu_code tfu_quantized_whole_cpu(tfu_call *call, const quantized_kernel *k, const void *by,
+                                              const void *zero, int *served);
 
 /* QuantizedLinear of x, whose rows have been rounded if they shall be, and its gradient, by the ops on w in the type of
  * x, which `dequantize` writes. */

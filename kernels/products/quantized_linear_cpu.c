@@ -47,7 +47,8 @@ static void FN(read_tables)(void *arg, int64_t begin, int64_t end) {
   const int tiles = k->order == QUANT_TILES;
   for (int64_t g = begin; g < end; g++)
     for (TFU_EACH_TILE(first, n, 0, k->outputs)) {
-      REAL *by = (REAL *)j->by + g * k->outputs + first, *zero = (REAL *)j->zero + g * k->outputs + first;
+      const int64_t at = g * k->outputs + first;
+      REAL *by = (REAL *)j->by + at, *zero = j->zero ? (REAL *)j->zero + at : NULL;
       FN(read_scales)(j, tiles ? 2 * g : g, first, (int)n, by);
       for (int c = 0; k->divide && c < n; c++) by[c] = 1 / by[c];
       if (tiles) FN(read_scales)(j, 2 * g + 1, first, (int)n, zero);
@@ -129,15 +130,14 @@ static void FN(finish)(void *arg, int64_t row, int64_t col, int n, REAL *line) {
 /* What sums are multiplied with, and bias, which is -0 where there is none: x + -0 is x, even for x = -0. */
 static tfu_code FN(spread)(tfu_call *call, quant_job *j) {
   const tfu_tensor *bias = &call->in[TFU_QUANT_BIAS];
-  REAL *scale, *wide, one;
-  TFU_SCRATCH(call, j->k.outputs, scale);
+  REAL *ones, *wide, one;
+  TFU_SCRATCH(call, j->apart ? 0 : j->k.outputs, ones);
   TFU_SCRATCH(call, j->k.outputs, wide);
   const int given = tfu_count(&bias->shape) > 0;
-  for (int64_t i = 0; i < j->k.outputs; i++) {
-    scale[i] = j->apart ? ((const REAL *)j->by)[i] : 1;
+  for (int64_t i = 0; !j->apart && i < j->k.outputs; i++) ones[i] = 1;
+  for (int64_t i = 0; i < j->k.outputs; i++)
     wide[i] = given ? *FN(tfu_load)(bias->data, bias->dtype, i, 1, &one) : (REAL)-0.0;
-  }
-  j->scale = scale;
+  j->scale = j->apart ? j->by : ones;
   j->bias = wide;
   return TFU_OK;
 }
@@ -153,10 +153,10 @@ static tfu_code FN(tfu_quantized_linear_cpu)(tfu_call *call) {
                  .act = &tfu_activations[call->attr[TFU_QUANT_ACTIVATION].i]};
   tfu_operand left = tfu_operand_of(&j.x, 0), right = {.data = &j, .dtype = real, .read = FN(weights)};
   int served = 0;
-  if (call->attr[TFU_QUANT_ROWS].b) TFU_TRY(tfu_quantized_whole_cpu(call, &j.k, &served));
+  TFU_TRY(FN(open_tables)(call, &j));
+  if (call->attr[TFU_QUANT_ROWS].b) TFU_TRY(tfu_quantized_whole_cpu(call, &j.k, j.by, j.zero, &served));
   if (served) return TFU_OK;
   j.apart = j.k.scales == 1;
-  TFU_TRY(FN(open_tables)(call, &j));
   TFU_TRY(FN(spread)(call, &j));
   if (rows > TFU_GEMM_FEW_ROWS) {
     j.w = (tfu_tensor){.dtype = real, .shape = {.rank = 2, .dim = {j.k.inputs, j.k.outputs}}};

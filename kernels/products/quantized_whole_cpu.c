@@ -1,6 +1,5 @@
 /* QuantizedLinear of rounded rows on the CPU: products of int8, summed in int32 (quads.h). */
 #include <math.h>
-#include <string.h>
 
 #include "kernels/core/arithmetic.h"
 #include "kernels/core/cpu/cpu.h"
@@ -19,7 +18,8 @@ typedef struct whole_job {
   const tfu_tensor *x, *bias, *residual, *y;
   const tfu_activation *act;
   int8_t *rows; /* [rows, pitch] */
-  float *row_scale, *row_sum, *by, *zero;
+  float *row_scale, *row_sum;
+  const float *by, *zero; /* of each column; zero may be NULL */
   int64_t n, pitch;
   int less; /* what is taken off unsigned bytes, so that they are signed ones */
   int columns;
@@ -56,20 +56,6 @@ static void round_rows(void *arg, int64_t begin, int64_t end) {
   }
 }
 
-/* What each column subtracts and multiplies with. */
-static void scale_columns(void *arg, int64_t begin, int64_t end) {
-  const whole_job *j = arg;
-  const quantized_kernel *k = &j->k;
-  const tfu_dtype dtype = k->wide ? TFU_F32 : j->dtype;
-  for (int64_t o = begin; o < end; o++) {
-    float by, zero = k->zero ? (float)quant_value(k->zero[o], 8, k->is_signed) : 0;
-    by = *tfu_load_f32(k->scale, dtype, o, 1, &by);
-    if (k->order == QUANT_TILES) zero = *tfu_load_f32(k->scale, dtype, k->outputs + o, 1, &zero);
-    j->by[o] = k->divide ? 1 / by : by;
-    j->zero[o] = zero - (float)j->less;
-  }
-}
-
 /* Up to four terms of n columns from `first` on. */
 static void pack(const whole_job *j, int64_t at, int terms, int64_t first, int n, int8_t *panel) {
   const quantized_kernel *k = &j->k;
@@ -96,7 +82,8 @@ static void finish(const whole_job *j, int64_t row, int64_t col, int n, float *l
   const int64_t at = row * j->k.outputs + col;
   const float *given = tfu_count(&j->bias->shape) ? tfu_load_f32(j->bias->data, j->dtype, col, n, bias) : NULL;
   for (int i = 0; i < n; i++) {
-    line[i] = (line[i] - j->zero[col + i] * j->row_sum[row]) * j->by[col + i] * j->row_scale[row];
+    const float zero = (j->zero ? j->zero[col + i] : 0) - (float)j->less;
+    line[i] = (line[i] - zero * j->row_sum[row]) * j->by[col + i] * j->row_scale[row];
     bias[i] = given ? given[i] : -0.0f;
     ones[i] = 1;
   }
@@ -132,7 +119,8 @@ static void block(void *arg, int64_t task, void *space) {
   }
 }
 
-tfu_code tfu_quantized_whole_cpu(tfu_call *call, const quantized_kernel *k, int *served) {
+tfu_code tfu_quantized_whole_cpu(tfu_call *call, const quantized_kernel *k, const void *by, const void *zero,
+                                 int *served) {
   whole_job j = {.k = *k,
                  .dtype = call->in[0].dtype,
                  .x = &call->in[TFU_QUANT_X],
@@ -140,6 +128,8 @@ tfu_code tfu_quantized_whole_cpu(tfu_call *call, const quantized_kernel *k, int 
                  .residual = &call->in[TFU_QUANT_RESIDUAL],
                  .y = &call->out[0],
                  .act = &tfu_activations[call->attr[TFU_QUANT_ACTIVATION].i],
+                 .by = by,
+                 .zero = zero,
                  .n = tfu_rows(&call->in[TFU_QUANT_X].shape),
                  .multiply = tfu_best_quads()};
   *served = k->scales == 1 && !k->groups && !k->input_scale && j.dtype != TFU_F64 && k->inputs > 0 &&
@@ -151,11 +141,8 @@ tfu_code tfu_quantized_whole_cpu(tfu_call *call, const quantized_kernel *k, int 
   j.less = k->order != QUANT_TILES && k->bits == 8 && !k->is_signed ? 128 : 0;
   TFU_SCRATCH(call, j.n * j.pitch, j.rows);
   TFU_SCRATCH(call, 2 * j.n, j.row_scale);
-  TFU_SCRATCH(call, 2 * k->outputs, j.by);
   j.row_sum = j.row_scale + j.n;
-  j.zero = j.by + k->outputs;
   tfu_parallel_ranges(j.n, 16, round_rows, &j);
-  tfu_parallel_ranges(k->outputs, 4 * TFU_TILE, scale_columns, &j);
   return tfu_parallel_with(call, divide_up(j.n, ROWS) * divide_up(k->outputs, j.columns), sizeof(whole_space), block,
                            &j);
 }

@@ -236,9 +236,9 @@ def _as_int8_layers(x, kernel, scale):
     return product(x)
 
 
-def _timed(name, bits, sizes, limits, group=128, how=(), **more):
+def _timed(name, bits, sizes, limits, group=128, how={}, **more):
     table = _tables(lambda s: s[-2] // group if group else 1, 1 / 9, (0, 1) if bits == 8 else (4, 12), None)
-    case = _case(name, {**_tiles(bits), **table}, dict(bits=bits, order="tiles", group=group, **dict(how)))
+    case = _case(name, {**_tiles(bits), **table}, dict(bits=bits, order="tiles", group=group, **how))
     return Timed(case, sizes, elements=_elements(bits), flops=lambda shape, options: twice(2 * volume(shape)), pace=_in_16_bits,
                  cpu_sizes=[(1, 768, 768)], bars={("bfloat16", size): limit for size, limit in zip(sizes, limits)}, **more)
 

@@ -84,8 +84,8 @@ def _max_gradient(dy, x, exclusive=False, **options):
 def _lse_gradient(dy, x, **options):
     y, back = _lse(x, **options), _back(options)
     terms = np.exp(-y) * dy
-    off = terms * (1 + np.abs(np.where(np.isfinite(y), y, 0)))  # exp(-y) of a rounded y is off by y times as much
-    return [of_terms(np.exp(x) * _sum(terms, **back), np.exp(2 * x) * _sum(off * off, **back))]
+    off = terms * terms * (1 + np.where(np.isfinite(y), y, 0)**2)  # exp(-y) of a rounded y is off by y times as much
+    return [of_terms(np.exp(x) * _sum(terms, **back), np.exp(2 * x) * _sum(off, **back))]
 
 
 def _stock_max(x, axis=0, exclusive=False, reverse=False):
