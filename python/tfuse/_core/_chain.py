@@ -22,14 +22,17 @@ _chain = _library.raw("chain")
 
 
 class Operand:
-    """A tensor of a chain: one that it was given, or what an op of it makes."""
+    """A tensor of a chain: one that it was given, or what an op of it makes.
 
-    def __init__(self, chain, value, shape=None):
-        self.chain, self.value, self.shape = chain, value, shape
+    It does not know its chain, which knows its operands: in a cycle, the GPU memory that a chain keeps would only be released
+    when Python next looks for cycles."""
+
+    def __init__(self, value, shape=None):
+        self.value, self.shape = value, shape
 
     def seen_as(self, *shape):
         """The same elements in another shape."""
-        return Operand(self.chain, self.value, shape)
+        return Operand(self.value, shape)
 
 
 class Chain:
@@ -42,7 +45,7 @@ class Chain:
     def input(self, tensor):
         """A tensor that is read, or written in place: an eager one, in whose memory the chain will write."""
         self._inputs.append(tensor)
-        return Operand(self, ("i", len(self._inputs)))  # 0 is the chain's memory
+        return Operand(("i", len(self._inputs)))  # 0 is the chain's memory
 
     def call(self, stem, *inputs, into=(), **attributes):
         """Adds an op. Its outputs go to temporaries, but for the first ones, which go into these inputs of the chain.
@@ -50,7 +53,7 @@ class Chain:
         Returns its outputs, or its output. None is an input that is not given."""
         outputs = list(into)
         while len(outputs) < len(_definition(stem).output_arg):
-            outputs.append(Operand(self, ("t", self._made)))
+            outputs.append(Operand(("t", self._made)))
             self._made += 1
         self._calls.append((stem, outputs, inputs, attributes))
         return outputs if len(outputs) > 1 else outputs[0]
