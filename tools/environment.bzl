@@ -39,7 +39,7 @@ python_env = repository_rule(
     environ = ["TFUSE_NVRTC", "TFUSE_PYTHON"],
     attrs = {
         "_build_file": attr.label(default = "//tools:environment.BUILD"),
-        "_pins": attr.label_list(default = ["//tools:requirements.txt", "//tools:requirements_nvrtc.txt"]),
+        "_pins": attr.label_list(default = ["//tools:locked/python.txt", "//tools:locked/nvrtc.txt"]),
         "_workspace": attr.label(default = "//:WORKSPACE"),
     },
 )

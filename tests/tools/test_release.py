@@ -174,14 +174,53 @@ def test_libraries_of_a_wheel(tmp_path):
 # ---- the forge's workflows, and the site ----
 
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+FORGES_RELEASE = ('gh release create "$GITHUB_REF_NAME" --repo "$GITHUB_REPOSITORY" --verify-tag --notes-file release/NOTES.md '
+                  'release/*')
+MAY_WRITE = {("docs", "publish"): {"pages", "id-token"}, ("release", "publish"): {"id-token"},
+             ("release", "attest"): {"contents", "id-token", "attestations"}}
+
+
+def jobs(path):
+    """{name: text} of a workflow's jobs, after what comes before them, as ""."""
+    before, *parts = re.split(r"^  (\w+):\n", path.read_text().partition("\njobs:\n")[2], flags=re.MULTILINE)
+    return {"": path.read_text().partition("\njobs:\n")[0], **dict(zip(parts[::2], parts[1::2]))}
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_actions_are_pinned(path):
+    """By a commit, with its version in a comment, and the same one wherever an action is used."""
+    used = re.findall(r"uses: *(.*)", path.read_text())
+    for action in used:
+        assert action.startswith("./.github/") or re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+(\.\d+)*", action), action
+    everywhere = {action for other in WORKFLOWS for action in re.findall(r"uses: *(.*)", other.read_text())}
+    assert len({action.partition("@")[0] for action in everywhere}) == len(everywhere)
+    checkouts = path.read_text().count("uses: actions/checkout@")
+    assert path.read_text().count("{persist-credentials: false}") == checkouts
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_what_may_write_runs_no_code_of_ours(path):
+    """A workflow reads; the jobs that may do more neither check out the project nor run it, and no others may."""
+    for name, text in jobs(path).items():
+        given = re.findall(r"permissions: *\{(.*)\}", text)
+        assert len(given) == text.count("permissions") == (1 if name == "" else (path.stem, name) in MAY_WRITE), (path.name, name)
+        rights = dict(re.split(": *", right) for right in ", ".join(given).split(", ") if right)
+        if (path.stem, name) not in MAY_WRITE:
+            assert rights in ({}, {"contents": "read"}), (path.name, name)
+            continue
+        assert rights == dict.fromkeys(MAY_WRITE[path.stem, name], "write"), (path.name, name)
+        assert "checkout" not in text and "./run" not in text and "container:" not in text and "pip " not in text, (path.name, name)
+    assert not {key for key in MAY_WRITE if key[0] == path.stem} - {(path.stem, name) for name in jobs(path)}
 
 
 def test_workflows_run_what_there_is():
-    """Each step is an action, or one command of ./run, with options that its files know."""
+    """Each step is an action, or one command of ./run, with options that its files know; or what makes the forge's release."""
     called = set()
     for path in WORKFLOWS:
         steps = re.findall(r"^ *(?:- )?run: *(.*)$", path.read_text(), re.MULTILINE)
         for step in steps:
+            if step == FORGES_RELEASE:
+                continue
             command = re.fullmatch(r"\./run (\w+)( .+)?", step)
             assert command and command[1] in commands() and not re.search(r"[|;&<>`]", step), "%s: %s" % (path.name, step)
             called.add(command[1])
@@ -200,6 +239,7 @@ def test_workflows_test_every_release_of_tensorflow(release):
 def test_publishing_is_trusted_and_attested():
     text = (ROOT / ".github/workflows/release.yml").read_text()
     assert "pypa/gh-action-pypi-publish" in text and "attestations: true" in text and "id-token: write" in text
+    assert "subject-checksums: release/SHA256SUMS" in text
     assert not re.search(r"password|secrets\.", "".join(path.read_text() for path in WORKFLOWS))
 
 
@@ -207,6 +247,38 @@ def test_publishing_is_trusted_and_attested():
 def test_tools_are_pinned(name):
     lines = (ROOT / "tools" / ("requirements_%s.txt" % name)).read_text().splitlines()
     assert all(re.fullmatch(r"#.*|[\w\[\]-]+==[\w.]+", line) for line in lines) and len(lines) > 1
+
+
+LOCKS = sorted((ROOT / "tools/locked").glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.stem)
+def test_locks_are_hashed_and_hold_what_is_wanted(path):
+    """Each package has a version and hashes; tools/lock.py has been run since the requirements were changed."""
+    head, *lines = path.read_text().splitlines()
+    packages = re.split(r"(?<!\\)\n", "\n".join(lines))
+    locked = {}
+    for package in packages:
+        found = re.fullmatch(r"([\w.-]+)==([\w.]+)( ; [^\\\n]+)?( \\\n    --hash=sha256:[0-9a-f]{64})+", package)
+        assert found, package
+        locked.setdefault(found[1], set()).add(found[2])
+    source = ROOT / re.fullmatch(r"# By tools/lock.py, from (tools/requirements\w*\.txt): .*", head)[1]
+    wanted = [line for line in source.read_text().splitlines() if line[0] != "#"]
+    for line in wanted:
+        name, _, version = re.sub(r"\[.*\]", "", line).partition("==")
+        assert name in locked and version in {"", *locked[name]}, line
+
+
+def test_what_is_released_is_made_with_locked_packages():
+    """Each installation that ./run makes takes hashes, but that of CUDA's packages, which no job of the forge has."""
+    text = (ROOT / "run").read_text()
+    calls = re.findall(r"^ *pip_install (.*)$", text, re.MULTILINE)
+    assert len(calls) == 5
+    for call in calls:
+        assert "--require-hashes -r tools/locked/" in call or re.search(r'"\$\{(hashes|wanted)\[@\]\}"', call), call
+    assert "wanted=(--require-hashes -r tools/locked/python.txt)" in text and (ROOT / "tools/locked/release.txt").exists()
+    lock = tool("lock")
+    assert {path.stem for path in LOCKS} == set(lock.LOCKS)
 
 
 def test_the_site_has_every_page():
