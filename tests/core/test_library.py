@@ -20,7 +20,7 @@ import tensorflow as tf
 import tfuse
 from conftest import needs_xla, since_now, skip_broken_xla
 from tfuse import cases
-from tfuse._core import _explain, _library, _op, _row
+from tfuse._core import _command, _explain, _library, _op, _row
 
 CASES = [case for family in cases.all_cases().values() for case in family]
 
@@ -32,6 +32,42 @@ def start_python(program, **environment):
     environment = {**os.environ, "TFUSE_LIBRARY": _library.path, "PYTHONPATH": path, **environment}
     return subprocess.Popen([sys.executable, "-c", program], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             env={name: value for name, value in environment.items() if value is not None})
+
+
+def cut(path):
+    path.write_bytes(pathlib.Path(_library.path).read_bytes()[:100000])
+
+
+@pytest.mark.parametrize("make, why", [
+    (lambda path: path.mkdir(), "is a directory"), (lambda path: path.touch(), "it is no shared library of 64 bits"),
+    (lambda path: path.write_text("text" * 99), "it is no shared library of 64 bits"), (cut, "it is cut short, at 100000 bytes"),
+    (lambda path: shutil.copy(np._core._multiarray_umath.__file__, path), "it is another library than libtfuse.so"),
+], ids=["folder", "empty", "text", "cut", "another"])
+def test_what_cannot_be_the_library(tmp_path, monkeypatch, make, why):
+    """It is refused before it is loaded."""
+    make(tmp_path / "lib.so")
+    monkeypatch.setenv("TFUSE_LIBRARY", str(tmp_path / "lib.so"))
+    with pytest.raises(ImportError, match="TFUSE_LIBRARY: .*lib.so cannot be tfuse's library: %s. .* unset TFUSE_LIBRARY" % why):
+        _library.find()
+
+
+def test_a_library_of_another_version(monkeypatch):
+    monkeypatch.setattr(_library.ctypes, "CDLL", lambda path: object())
+    with pytest.raises(ImportError, match="is of another version than this Python package, and lacks a function: .*tfu_load_error"):
+        _library._load(_library.path)
+
+
+def test_a_command_says_what_cannot_be_imported(tmp_path, capsys):
+    """In one line, as it does not where a module of tfuse lacks a name, which is a bug."""
+    home = str(pathlib.Path(tfuse.__file__).parent.parent)
+    for error in ("ImportError('it is broken')", "TypeError('it is broken')"):
+        (tmp_path / "tensorflow.py").write_text("raise " + error)
+        done = subprocess.run([sys.executable, "-m", "tfuse", "doctor"], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), home])})
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+        assert re.match("tfuse cannot be used here: tfuse needs TensorFlow .*it is broken", done.stderr)
+    _command._say(ImportError, ImportError("cannot import name x", name="tfuse._core._op"), None)
+    assert capsys.readouterr().err == "ImportError: cannot import name x\n"
 
 
 def result_of(process):

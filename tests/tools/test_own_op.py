@@ -146,6 +146,17 @@ def test_what_is_no_library(tmp_path):
         tfuse.load(tmp_path / "nowhere.so")
 
 
+def test_another_libtfuse_is_refused_and_the_same_one_is_there_already(tmp_path):
+    """Before it registers anything: TensorFlow would run no op any more that it has two of."""
+    other, same = shutil.copy(_library.path, tmp_path / "other.so"), tmp_path / "same.so"
+    same.symlink_to(_library.path)
+    with pytest.raises(ImportError, match="other.so cannot be loaded: it is a whole libtfuse.so, and .* is loaded already: TFUSE_LIBRARY"):
+        tfuse.load(other)
+    before = len(_library._loaded)
+    assert "gelu" not in tfuse.load(same) and "scale_bias_act" in tfuse.load(_library.path) and len(_library._loaded) == before
+    assert tfuse.reduce_prod(tf.constant([2.0, 3.0])).numpy() == 6
+
+
 def test_names_that_are_taken(example, tmp_path):
     again = shutil.copy(pathlib.Path(example.__file__).with_name("libmy_ops.so"), tmp_path / "libagain.so")
     with pytest.raises(ImportError, match="there is an op called SoftCap already: take another name"):

@@ -2,12 +2,14 @@
 
 import ctypes
 import functools
+import mmap
 import os
 import pathlib
+import struct
 
 try:
     import tensorflow as tf
-except ImportError as error:
+except Exception as error:  # a package that does not go with it may raise any
     raise ImportError(
         "tfuse needs TensorFlow 2.16 to 2.21, which failed to import (%s). Install it: pip install tensorflow, "
         "or with NVIDIA's libraries: pip install 'tensorflow[and-cuda]'" % error) from error
@@ -18,20 +20,55 @@ def find():
     path = os.environ.get("TFUSE_LIBRARY")
     if path and not os.path.exists(path):
         raise ImportError("TFUSE_LIBRARY names %s, which does not exist: build it with ./run build, or unset it" % path)
-    path = pathlib.Path(path) if path else pathlib.Path(__file__).parent.with_name("libtfuse.so")
-    if not path.exists():
+    home = pathlib.Path(path) if path else pathlib.Path(__file__).parent.with_name("libtfuse.so")
+    if not home.exists():
         raise ImportError("tfuse's library is not at %s: reinstall the wheel, or build it with ./run build and set "
-                          "TFUSE_LIBRARY to the result" % path)
-    return str(path.resolve())
+                          "TFUSE_LIBRARY to the result" % home)
+    why = _damage(home) or ("" if _is_tfuse(home) else "it is another library than libtfuse.so")
+    if why:
+        raise ImportError("%s%s cannot be tfuse's library: %s. Build it with ./run build, or %s" % (
+            "TFUSE_LIBRARY: " if path else "", home, why, "unset TFUSE_LIBRARY" if path else "reinstall the wheel"))
+    return str(home.resolve())
+
+
+def _damage(path):
+    """Why a file is no whole library of this kind of machine, or "": the loader dies of a bus error of one that was cut short."""
+    try:
+        with open(path, "rb") as file:
+            head, size = file.read(64), os.fstat(file.fileno()).st_size
+    except OSError as error:
+        return error.strerror.lower()
+    if len(head) < 64 or head[:5] != b"\x7fELF\x02":
+        return "it is no shared library of 64 bits"
+    (sections,), (each, count) = struct.unpack_from("Q", head, 40), struct.unpack_from("HH", head, 58)
+    return "it is cut short, at %d bytes" % size if sections + each * count > size else ""
+
+
+def _is_tfuse(path):
+    """Whether a file is a libtfuse.so, of whichever version: libraries with ops of one's own do not name this function."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return data.find(b"\0tfu_load_error\0") >= 0
 
 
 def _load(path):
     try:
         ops = tf.load_op_library(path)
         library = ctypes.CDLL(path)
+        _declare(library)
     except (OSError, tf.errors.OpError) as error:
         raise ImportError("TensorFlow %s cannot load %s: %s\nIt serves TensorFlow 2.16 to 2.21 on this architecture only; "
                           "`readelf -d` on it shows what it needs." % (tf.__version__, path, error)) from error
+    except AttributeError as error:
+        raise ImportError("%s is of another version than this Python package, and lacks a function: %s. Reinstall tfuse, or unset "
+                          "TFUSE_LIBRARY" % (path, error)) from error
+    failed = library.tfu_load_error().decode()
+    if failed:
+        raise ImportError("TensorFlow %s refused an op of %s: %s" % (tf.__version__, path, failed))
+    return ops, library
+
+
+def _declare(library):
+    """Tells ctypes the types of the functions that Python calls."""
     for name, result, arguments in [
             ("tfu_load_error", ctypes.c_char_p, []),
             ("tfu_xla_status", ctypes.c_char_p, []),
@@ -67,10 +104,6 @@ def _load(path):
             ("tfu_trace_stream", ctypes.c_void_p, [])]:
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
-    failed = library.tfu_load_error().decode()
-    if failed:
-        raise ImportError("TensorFlow %s refused an op of %s: %s" % (tf.__version__, path, failed))
-    return ops, library
 
 
 path = find()
@@ -87,6 +120,14 @@ def raw(stem):
     raise ValueError("no op called %s is loaded: tfuse.load(PATH) loads a library with ops of your own" % stem)
 
 
+def _library_file():
+    return path
+
+
+def _stems(module):
+    return [name[len("tfuse_"):] for name in dir(module) if name.startswith("tfuse_") and "eager_fallback" not in name]
+
+
 def load(path):
     """Loads a library with ops of your own, beside tfuse's: what `python -m tfuse build-op` has built.
 
@@ -100,6 +141,12 @@ def load(path):
         there = ", ".join(sorted(p.name for p in pathlib.Path(path).parent.glob("*.so")))
         raise ImportError("tfuse.load: there is no file %s: python -m tfuse build-op builds it%s" % (
             path, ", and calls it after its folder; there is %s" % there if there else ""))
+    if os.path.samefile(path, _library_file()):
+        return _stems(ops)
+    why = _damage(path) or _is_tfuse(path) and (  # TensorFlow would register its ops a second time, and then run none of them
+        "it is a whole libtfuse.so, and %s is loaded already: TFUSE_LIBRARY names the one that is wanted" % _library_file())
+    if why:
+        raise ImportError("tfuse.load: %s cannot be loaded: %s. python -m tfuse build-op builds a library of your own" % (path, why))
     try:
         module = tf.load_op_library(path)
     except tf.errors.OpError as error:
@@ -108,7 +155,7 @@ def load(path):
     failed = _refused.setdefault(path, library.tfu_load_error().decode())
     if failed:
         raise ImportError("tfuse.load: %s: %s" % (path, failed))
-    stems = [name[len("tfuse_"):] for name in dir(module) if name.startswith("tfuse_") and "eager_fallback" not in name]
+    stems = _stems(module)
     if not stems:
         raise ImportError("tfuse.load: %s registers no ops with tfuse: it has no file that reads library.h" % path)
     for stem in stems:
