@@ -74,6 +74,18 @@ static char *text(bytes b) {
   return copy;
 }
 
+/* Whether it is text that a configuration and a request can carry: UTF-8 without control characters. */
+static int is_name(bytes b) {
+  for (const uint8_t *p = b.at; p < b.end;) {
+    const int more = *p < 128 ? 0 : *p >> 5 == 6 ? 1 : *p >> 4 == 14 ? 2 : *p >> 3 == 30 ? 3 : -1;
+    if (more < 0 || *p < 32 || *p == 127 || b.end - p <= more) return 0;
+    for (int i = 1; i <= more; i++)
+      if (p[i] >> 6 != 2) return 0;
+    p += 1 + more;
+  }
+  return b.at != b.end;
+}
+
 /* ---- a port ---- */
 
 static int read_shape(bytes message, tfu_shape *shape) {
@@ -99,7 +111,7 @@ static int read_shape(bytes message, tfu_shape *shape) {
 static int read_port(bytes entry, tfu_port *port) {
   bytes info = only(entry, 2);
   field f;
-  int known = 1, more;
+  int known = is_name(only(entry, 1)), more;
   port->shape.rank = TFU_UNKNOWN;
   port->name = text(only(entry, 1));
   port->tensor = text(only(info, 1));
@@ -109,7 +121,7 @@ static int read_port(bytes entry, tfu_port *port) {
     if (f.number == 3 && f.is_bytes) known &= read_shape(f.inside, &port->shape);
   }
   /* A sparse or ragged tensor has other fields, and no name. */
-  return more == 0 && known && *port->name && *port->tensor && tfu_tf_dtype_size(port->dtype);
+  return more == 0 && known && *port->tensor && tfu_tf_dtype_size(port->dtype);
 }
 
 static int by_name(const void *a, const void *b) {
@@ -170,7 +182,8 @@ static tfu_code read_signatures(bytes graph, tfu_signatures *found, tfu_error *e
     tfu_signature *s = &found->at[found->n];
     const bytes body = only(f.inside, 2);
     s->name = text(only(f.inside, 1));
-    int outcome = s->name ? read_ports(body, 1, &s->input, &s->inputs) : -1;
+    int outcome = s->name ? is_name(only(f.inside, 1)) : -1;
+    if (outcome > 0) outcome = read_ports(body, 1, &s->input, &s->inputs);
     if (outcome > 0) outcome = read_ports(body, 2, &s->output, &s->outputs);
     if (outcome > 0 && s->outputs) {
       found->n++;

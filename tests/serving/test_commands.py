@@ -15,11 +15,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from google.protobuf import text_encoding
+from tensorflow.core.protobuf import saved_model_pb2
 
-from exported import Strings, folder, needs_library, saved
+from exported import Strings, bert, folder, needs_library, saved
 from load import Load
 from servers import free_port, like_a_server, start
-from tfuse._tools import _check, _export, _model, _serve
+from tfuse._tools import _check, _export, _model, _names, _serve
 
 pytestmark = needs_library
 
@@ -110,6 +112,118 @@ def test_what_export_refuses(folder, tmp_path, capsys):
     assert not list((tmp_path / "served").glob("*"))
     assert export("--ragged", "ids:1  doubled:1") == 0
     assert '{ string_value: "ids:1,doubled:1" }' in (tmp_path / "served/sums/config.pbtxt").read_text()
+
+
+def named(path, name, signature="serving_default"):
+    """Writes a SavedModel, whose input has this name in saved_model.pb."""
+    module = tf.Module()
+    module.w = tf.Variable(tf.ones([3]))
+    module.call = tf.function(lambda plain: {"y": plain * module.w}, input_signature=[tf.TensorSpec([None, 3], tf.float32, "plain")])
+    tf.saved_model.save(module, str(path), signatures=module.call)
+    model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    signatures = model.meta_graphs[0].signature_def
+    found = signatures["serving_default"]
+    found.inputs[name].CopyFrom(found.inputs["plain"])
+    del found.inputs["plain"]
+    if signature != "serving_default":
+        signatures[signature].CopyFrom(found)
+        del signatures["serving_default"]
+    (path / "saved_model.pb").write_bytes(model.SerializeToString())
+
+
+HOSTILE = 'x"}}parameters{key:"TFUSE_LIBRARIES"value:{string_value:"/tmp/evil.so"}}#'
+
+
+def test_a_models_names_configure_nothing(tmp_path):
+    """They are strings of config.pbtxt, whatever is in them."""
+    for i, name in enumerate((HOSTILE, "back\\slash'é", "a b")):
+        named(tmp_path / ("m%d" % i), name, "by " + name)
+        assert _export.main([str(tmp_path / ("m%d" % i)), str(tmp_path / "served"), "--signature", "by " + name]) == 0
+        text = (tmp_path / ("served/m%d/config.pbtxt" % i)).read_text()
+        outside = re.sub(r'"(\\.|[^"\\\n])*"', "S", text)
+        assert "TFUSE_LIBRARIES" not in outside and outside.count("parameters") == 1 and '"' not in outside
+        strings = [text_encoding.CUnescape(string).decode() for string in re.findall(r'(?:name|key|string_value): "((?:\\.|[^"\\])*)"', text)]
+        assert strings.count(name) == 3 and "by " + name in strings  # the input and its two warm-ups
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\0", "", "a\x7f", "a\u2028b"])
+def test_names_that_no_request_can_carry(tmp_path, name):
+    named(tmp_path / "m", name)
+    with pytest.raises(SystemExit, match="characters that no request can carry"):
+        _export.main([str(tmp_path / "m"), str(tmp_path / "served")])
+    assert os.listdir(tmp_path) == ["m", "served"] and not os.listdir(tmp_path / "served")
+
+
+@pytest.mark.parametrize("name", ['a"b', ".hidden", "a b", "ä", "a\0b", "a\nb", "-x", "x" * 129, "a\\b"])
+def test_names_that_no_model_can_have(folder, tmp_path, name):
+    with pytest.raises(SystemExit, match="--name: a model's name is at most 128 letters.* got %s" % re.escape(ascii(name))):
+        _export.main([str(folder / "sums"), str(tmp_path / "served"), "--name=" + name])
+    with pytest.raises(SystemExit, match="a model's name is at most"):
+        (tmp_path / "bad name").mkdir()
+        _export.main([str(tmp_path / "bad name"), str(tmp_path / "served")])
+    assert not (tmp_path / "served").exists()
+
+
+def damaged(path, how):
+    """Damages a SavedModel that has a variable."""
+    named(path, "x")
+    if how == "a folder":
+        (path / "saved_model.pb").unlink()
+        (path / "saved_model.pb").mkdir()
+    if how == "garbage":
+        (path / "saved_model.pb").write_bytes(b"\xff" * 100)
+    if how == "empty":
+        (path / "saved_model.pb").write_bytes(b"")
+    if how == "no variables":
+        shutil.rmtree(path / "variables")
+    if how == "no index":
+        (path / "variables/variables.index").write_bytes(b"")
+    if how == "no data":
+        next((path / "variables").glob("*.data-*")).write_bytes(b"")
+
+
+@pytest.mark.parametrize("how, why", [
+    ("a folder", "saved_model.pb cannot be read: Is a directory"), ("garbage", "saved_model.pb is damaged"),
+    ("empty", "saved_model.pb has no graph"), ("no variables", "variables.index is missing, and the model has variables"),
+    ("no index", "variables cannot be loaded: .*too short"), ("no data", "have 0 bytes, and the variables "),
+])
+def test_damaged_models(tmp_path, how, why):
+    """Are refused in one line, by both commands."""
+    damaged(tmp_path / "m", how)
+    for command in (lambda: _export.main([str(tmp_path / "m"), str(tmp_path / "served")]),
+                    lambda: _check.main([str(tmp_path / "m"), "--batches", "1", "--seconds", "0.01"])):
+        with pytest.raises(SystemExit, match=why) as ended:
+            command()
+        assert len(str(ended.value).splitlines()) == 1
+    assert not (tmp_path / "served/m").exists()
+    (tmp_path / "cut.keras").write_bytes(b"PK\3\4" + bytes(100))
+    with pytest.raises(SystemExit, match="cut.keras cannot be loaded: "):
+        _check.main([str(tmp_path / "cut.keras")])
+
+
+def test_a_preset(tmp_path):
+    """KerasHub wants to be told the class of the task, which the preset names."""
+    bert().save_to_preset(str(tmp_path / "preset"))
+    assert _export.main([str(tmp_path / "preset"), str(tmp_path / "served"), "--size", "8"]) == 0
+    assert "token_ids" in (tmp_path / "served/preset/config.pbtxt").read_text()
+    about = json.loads((tmp_path / "preset/task.json").read_text())
+    (tmp_path / "preset/task.json").write_text(json.dumps({**about, "class_name": "Backbone"}))
+    with pytest.raises(SystemExit, match="task.json names 'Backbone', which is no task of KerasHub"):
+        _export.main([str(tmp_path / "preset"), str(tmp_path / "served"), "--version", "2"])
+    (tmp_path / "preset/task.json").unlink()
+    with pytest.raises(SystemExit, match="the preset has no task.json"):
+        _export.main([str(tmp_path / "preset"), str(tmp_path / "served"), "--version", "2"])
+
+
+def test_paths_that_are_not_utf8(folder, tmp_path):
+    with pytest.raises(SystemExit, match="paths in UTF-8 alone"):
+        _export.main([str(folder / "sums"), os.fsdecode(os.fsencode(tmp_path) + b"/\xff")])
+    assert not os.listdir(tmp_path)
+
+
+def test_a_batch_that_no_memory_has(folder, capsys):
+    assert _check.main([str(saved(folder, "resnet_stock")), "--batches", "2000000000"]) == 1
+    assert "it fails with a batch of 2000000000 and open sizes of 128: " in capsys.readouterr().out
 
 
 def test_open_sizes_are_some_that_the_model_takes(tmp_path, capsys):
@@ -263,6 +377,19 @@ def test_serve_says_what_is_wrong(folder, stand_in, tmp_path, monkeypatch, capsy
     with pytest.raises(SystemExit, match="has no models"):
         (tmp_path / "empty").mkdir()
         _serve.main([str(tmp_path / "empty")])
+
+
+def test_addresses(capsys):
+    """Triton's HTTP server takes numbers alone, and those of IPv6 behind a prefix; gRPC and URLs want brackets."""
+    parse = lambda address: _serve.parser().parse_args(["models", "--address", address])
+    chosen = parse("::1")
+    assert _names.host(chosen.address) == "[::1]" and _names.host("127.0.0.1") == "127.0.0.1"
+    assert {"--http-address=ipv6:::1", "--grpc-address=[::1]", "--metrics-address=ipv6:::1"} <= set(_serve.ports(chosen))
+    assert parse("localhost").address in ("127.0.0.1", "::1") and "--http-address=127.0.0.1" in _serve.ports(parse("127.0.0.1"))
+    for address in ("a..b", "x" * 70, "a b", "no.such.host.invalid", "a\0b"):
+        with pytest.raises(SystemExit) as ended:
+            parse(address)
+        assert ended.value.code == 2 and "is neither an address nor a name" in capsys.readouterr().err
 
 
 def test_what_a_server_said_of_errors():

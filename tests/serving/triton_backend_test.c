@@ -94,6 +94,21 @@ static void test_requests_are_joined(void) {
   end(&instance);
 }
 
+/* A name is a string of the configuration, whatever is in it. */
+static void test_names_cannot_configure(void) {
+  TRITONBACKEND_Model model;
+  load_well(&model, "names", "a\"}],\"TFUSE_LIBRARIES\\:1:-1", "\xc3\xa4:1:-1", "{}");
+  CHECK(strstr(model.completed, "{\"name\":\"a\\\"}],\\\"TFUSE_LIBRARIES\\\\\",\"data_type\""));
+  CHECK(strstr(model.completed, "{\"name\":\"\xc3\xa4\""));
+  CHECK(!TRITONBACKEND_ModelFinalize(&model));
+  free(model.completed);
+  for (const char *const *name = (const char *const[]){"a\nb:1:-1", "\xff:1:-1", "a\xc3:1:-1", "a\x7f:1:-1", NULL};
+       *name; name++) {
+    const char *text = load(&model, "no_names", *name, "x:1:-1", "{}");
+    CHECK_FOR(strstr(text, "has no signature of plain tensors"), "\"%s\"", text);
+  }
+}
+
 static void test_an_error_is_that_of_one_request(void) {
   TRITONBACKEND_Model model;
   TRITONBACKEND_ModelInstance instance;
@@ -392,6 +407,7 @@ int main(void) {
   char command[100];
   CHECK(mkdtemp(home) != NULL);
   test_requests_are_joined();
+  test_names_cannot_configure();
   test_an_error_is_that_of_one_request();
   test_ragged();
   test_padding_has_limits();

@@ -9,33 +9,24 @@ import time
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.framework import op_def_registry
 
-from tfuse._tools import _export, _model
+from tfuse._tools import _export, _files, _model, _numbers, _saved_model
 
 HELP = """Looks at a model as a server would run it: which of its ops are tfuse's, whether this machine has all of them, and how long a
 run takes, by the C API that the server uses and in Python, from NumPy's arrays to NumPy's arrays, and whether their bits are the
 same. Inputs are random. MODEL is a .keras file, or the folder of a preset, of a SavedModel, or of a model that export wrote."""
 
 
-def graphs_in(folder):
-    return saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes()).meta_graphs
-
-
 def generates(folder):
     """Whether `export --generate` wrote a SavedModel, whose signatures are steps, which mean nothing one by one."""
-    names = {name for graph in graphs_in(folder) for name in graph.signature_def}
+    names = {name for graph in _saved_model.graphs(folder) for name in graph.signature_def}
     return "about" in names and any(name.startswith("decode_") for name in names)
 
 
 def ops_in(folder):
     """{name of an op: how often it is in a SavedModel}."""
-    found = collections.Counter()
-    for graph in graphs_in(folder):
-        found.update(node.op for node in graph.graph_def.node)
-        found.update(node.op for function in graph.graph_def.library.function for node in function.node_def)
-    return found
+    return collections.Counter(_saved_model.ops(folder))
 
 
 def values(inputs, rows, size):
@@ -78,16 +69,17 @@ def report(folder, batches, size, seconds, signature=None, say=print):
     if generates(folder):
         say("it generates token by token, so it is not timed here: python -m tfuse serve runs each kind of step while it loads")
         return True
+    _saved_model.check(folder)
     model = _model.Model(folder, signature)
-    function = tf.saved_model.load(str(folder)).signatures[model.name]
+    function = _files.loaded(str(folder), tf.saved_model.load).signatures[model.name]
     say("by TensorFlow %s, on %s" % (tf.__version__, "a GPU" if tf.config.list_physical_devices("GPU") else "the CPU"))
     for rows in batches:
-        given = values(model.inputs, rows, size)
         in_python = lambda: {name: value.numpy() for name, value in function(**{k: tf.constant(v) for k, v in given.items()}).items()}
         try:
+            given = values(model.inputs, rows, size)
             outputs = in_python()
-        except (tf.errors.OpError, ValueError) as error:
-            say("it fails with a batch of %d and open sizes of %d: %s" % (rows, size, str(error).strip().splitlines()[0]))
+        except (tf.errors.OpError, ValueError, MemoryError) as error:
+            say("it fails with a batch of %d and open sizes of %d: %s" % (rows, size, _files.first_line(error)))
             return False
         others = [name for name, value in model.run(given).items() if not same(value, outputs[name])]
         served, python = timed(lambda: model.run(given), seconds), timed(in_python, seconds)
@@ -100,7 +92,7 @@ def report(folder, batches, size, seconds, signature=None, say=print):
 
 
 def counts(text):
-    return [_export.positive(part) for part in text.split(",")]
+    return [_numbers.positive(part) for part in text.split(",")]
 
 
 def main(arguments):
@@ -110,13 +102,13 @@ def main(arguments):
     parser.add_argument("--signature", metavar="NAME", help="what is run; default: serving_default, or the only one")
     parser.add_argument("--stock", action="store_true", help="of a model of Keras: without tfuse's ops")
     parser.add_argument("--batches", type=counts, default="1,8,64", metavar="N,N,…", help="rows of a run (%(default)s)")
-    parser.add_argument("--size", type=_export.positive, default=128, metavar="N", help="for other sizes that the model leaves open (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=1, help="for each measurement (%(default)s)")
+    parser.add_argument("--size", type=_numbers.positive, default=128, metavar="N", help="for other sizes that the model leaves open (%(default)s)")
+    parser.add_argument("--seconds", type=_numbers.seconds, default=1, help="for each measurement (%(default)s)")
     chosen = parser.parse_args(arguments)
     path = _export.in_model_folder(pathlib.Path(chosen.model))
     try:
         with tempfile.TemporaryDirectory() as temporary:
-            if not _export.is_saved_model(path):
+            if not _saved_model.is_one(path):
                 folder = pathlib.Path(temporary) / "model"
                 _export.write_saved_model(path, folder, chosen.stock)
                 path = folder

@@ -4,16 +4,16 @@ import argparse
 import json
 import os
 import pathlib
-import re
+import shlex
 import shutil
 import sys
 
 import keras
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
 
 import tfuse
+from tfuse._tools import _files, _names, _numbers, _saved_model
 
 HELP = """Writes a model into a folder of models, as Triton serves them:
 
@@ -39,13 +39,9 @@ TYPES = {tf.bool: ("BOOL",) * 2, tf.uint8: ("UINT8",) * 2, tf.uint16: ("UINT16",
 SIZES = 1, 8, 32, 128, 224  # that are tried where a model leaves sizes open
 
 
-def is_saved_model(path):
-    return (path / "saved_model.pb").exists()
-
-
 def in_model_folder(path):
     """The SavedModel of the latest version in a folder that export() has written; of anything else, the path itself."""
-    found = [home for home in path.glob("*/model.savedmodel") if home.parent.name.isdecimal() and is_saved_model(home)]
+    found = [home for home in path.glob("*/model.savedmodel") if home.parent.name.isdecimal() and _saved_model.is_one(home)]
     return max(found, key=lambda home: int(home.parent.name), default=path)
 
 
@@ -57,20 +53,29 @@ def load(path):
         raise SystemExit("%s is neither a SavedModel nor a preset: it has no saved_model.pb and no config.json" % path)
     if path.is_file() and path.suffix not in (".keras", ".h5", ".hdf5"):
         raise SystemExit("%s is no model: a .keras file, a preset's folder or a SavedModel's is wanted" % path)
-    try:
-        if path.is_dir():
-            import keras_hub
-            return keras_hub.models.Task.from_preset(str(path))
-        return keras.saving.load_model(path)
-    except (ImportError, ValueError, OSError, TypeError, KeyError) as error:
-        raise SystemExit("%s cannot be loaded: %s" % (path, error))
+    return _files.loaded(path, _preset if path.is_dir() else keras.saving.load_model)
+
+
+def _preset(path):
+    """The task that a preset was saved from: KerasHub has to be told its class, which task.json names."""
+    import keras_hub
+
+    about = path / "task.json"
+    if not about.exists():
+        raise ValueError("the preset has no task.json: save the whole task by save_to_preset, not its backbone alone")
+    named = json.loads(about.read_text())["class_name"]
+    found = getattr(keras_hub.models, named, None)
+    if not isinstance(found, type) or not issubclass(found, keras_hub.models.Task):
+        raise ValueError("task.json names %s, which is no task of KerasHub %s" % (ascii(named), keras_hub.__version__))
+    return found.from_preset(str(path))
 
 
 def write_saved_model(path, out, stock=False):
     """The SavedModel of any model that load() knows, with tfuse's ops unless it shall be stock."""
-    if is_saved_model(path) and stock:
+    if _saved_model.is_one(path) and stock:
         raise SystemExit("--stock: %s is a SavedModel, which is copied with the ops that it has" % path)
-    if is_saved_model(path):
+    if _saved_model.is_one(path):
+        _saved_model.check(path)
         shutil.copytree(path, out)
     elif stock:
         load(path).export(out, format="tf_saved_model", verbose=False)
@@ -81,14 +86,12 @@ def write_saved_model(path, out, stock=False):
 
 def signature(folder, name="serving_default", tags=("serve",)):
     """{name: tf.TensorSpec} of the inputs and of the outputs of a SavedModel."""
-    graphs = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes()).meta_graphs
-    graph = next((graph for graph in graphs if set(graph.meta_info_def.tags) == set(tags)), None)
+    graph = next((graph for graph in _saved_model.graphs(folder) if set(graph.meta_info_def.tags) == set(tags)), None)
     if graph is None or name not in graph.signature_def:
         raise SystemExit("%s has no signature %s for %s: it has %s" % (
             folder, name, ", ".join(tags), ", ".join(sorted(graph.signature_def)) if graph else "no such graph"))
     found = graph.signature_def[name]
-    spec = lambda port: tf.TensorSpec(tf.TensorShape(port.tensor_shape), tf.as_dtype(port.dtype))
-    return [{name: spec(ports[name]) for name in sorted(ports)} for ports in (found.inputs, found.outputs)]
+    return [{name: _saved_model.spec(name, ports[name]) for name in sorted(ports)} for ports in (found.inputs, found.outputs)]
 
 
 def has_batch(ports):
@@ -102,7 +105,7 @@ def sizes(spec, batch, otherwise):
 
 
 def port_text(kind, name, spec, batch, ragged):
-    lines = ['  name: "%s"' % name, "  data_type: TYPE_%s" % TYPES[spec.dtype][0], "  dims: %s" % sizes(spec, batch, -1)]
+    lines = ["  name: %s" % _names.quoted(name), "  data_type: TYPE_%s" % TYPES[spec.dtype][0], "  dims: %s" % sizes(spec, batch, -1)]
     if batch and spec.shape.rank == 1:
         lines.append("  reshape { shape: [] }")
     if kind == "input" and name in ragged:
@@ -111,8 +114,8 @@ def port_text(kind, name, spec, batch, ragged):
 
 
 def warm_up_text(batch, rows, inputs, size):
-    ports = ['  inputs {\n    key: "%s"\n    value { data_type: TYPE_%s dims: %s zero_data: true }\n  }\n' % (
-        name, TYPES[spec.dtype][0], sizes(spec, batch, size)) for name, spec in inputs.items()]
+    ports = ['  inputs {\n    key: %s\n    value { data_type: TYPE_%s dims: %s zero_data: true }\n  }\n' % (
+        _names.quoted(name), TYPES[spec.dtype][0], sizes(spec, batch, size)) for name, spec in inputs.items()]
     return 'model_warmup {\n  name: "a batch of %d"\n  batch_size: %d\n%s}\n' % (rows, rows if batch else 0, "".join(ports))
 
 
@@ -138,6 +141,7 @@ def ragged_axes(text, ports, batch):
 
 def check_ports(ports):
     for port, spec in ports.items():
+        _names.check_port(port)
         if spec.dtype not in TYPES or spec.shape.rank is None:
             raise SystemExit("%s is %s %s, which Triton has no word for: export it with another signature" % (
                 port, spec.dtype.name, spec.shape))
@@ -147,7 +151,7 @@ def config_text(name, inputs, outputs, batch, delay=0, ragged="", signature="ser
     """config.pbtxt: batches of so many rows, if any, and a first run before the first request, with this for open sizes; none
     without it."""
     axes = ragged_axes(ragged, {**inputs, **outputs}, batch)
-    text = 'name: "%s"\nbackend: "tfuse"\nmax_batch_size: %d\n' % (name, batch)
+    text = 'name: %s\nbackend: "tfuse"\nmax_batch_size: %d\n' % (_names.quoted(name), batch)
     for kind, ports in (("input", inputs), ("output", outputs)):
         text += "".join(port_text(kind, port, spec, bool(batch), axes) for port, spec in ports.items())
     text += "instance_group { count: 1 }\n"  # one run uses all cores, or the GPU
@@ -157,8 +161,12 @@ def config_text(name, inputs, outputs, batch, delay=0, ragged="", signature="ser
         text += warm_up_text(bool(batch), rows, inputs, size)
     for key, value in (("TF_SIGNATURE_DEF", signature), ("TFUSE_RAGGED", ",".join("%s:%d" % pair for pair in axes.items()))):
         if value and value != "serving_default":
-            text += 'parameters { key: "%s" value: { string_value: "%s" } }\n' % (key, value)
+            text += parameter_text(key, value)
     return text
+
+
+def parameter_text(key, value):
+    return "parameters { key: %s value: { string_value: %s } }\n" % (_names.quoted(key), _names.quoted(str(value)))
 
 
 # What requests of a model that generates bring: (dtype, whether it is a list, whether it may be left out).
@@ -169,14 +177,14 @@ GENERATE = {"token_ids": ("INT32", True, False), "max_new_tokens": ("INT32", Fal
 
 def generate_text(name, pages, stops):
     """config.pbtxt of a model that generates."""
-    text = 'name: "%s"\nbackend: "tfuse"\nmax_batch_size: 0\nmodel_transaction_policy { decoupled: true }\n' % name
+    text = 'name: %s\nbackend: "tfuse"\nmax_batch_size: 0\nmodel_transaction_policy { decoupled: true }\n' % _names.quoted(name)
     for port, (dtype, many, optional) in GENERATE.items():
         text += 'input { name: "%s" data_type: TYPE_%s dims: [ %d ]%s }\n' % (
             port, dtype, -1 if many else 1, " optional: true" if optional else "")
     text += 'output { name: "token_id" data_type: TYPE_INT32 dims: [ 1 ] }\ninstance_group { count: 1 }\n'
     for key, value in (("TFUSE_PAGES", pages or ""), ("TFUSE_STOP_TOKEN_IDS", ",".join(map(str, stops)))):
         if value:
-            text += 'parameters { key: "%s" value: { string_value: "%s" } }\n' % (key, value)
+            text += parameter_text(key, value)
     return text
 
 
@@ -195,7 +203,7 @@ def size_that_runs(folder, inputs, wanted, given):
     which the model runs. None if it runs with none, which is said."""
     if all(None not in spec.shape.as_list()[1:] for spec in inputs.values()):
         return 1
-    function = tf.saved_model.load(str(folder)).signatures[wanted]
+    function = _files.loaded(str(folder), tf.saved_model.load).signatures[wanted]
     for size in [given] if given else SIZES:
         shapes = {name: [n or (size if i else 1) for i, n in enumerate(spec.shape.as_list())] for name, spec in inputs.items()}
         try:
@@ -269,8 +277,14 @@ def export(path, folder, name=None, version=1, stock=False, max_batch=64, delay=
            generate=None, size=None):
     """Writes DIR/NAME; returns its path. What is there of this version must not be. `generate` are options of write_generator."""
     path = in_model_folder(pathlib.Path(path))
+    for place in (path, folder):
+        if not str(place).isprintable():  # neither are bytes that are not UTF-8, in Python's words for them
+            raise SystemExit("TensorFlow takes paths in UTF-8 alone, without control characters; got %s" % ascii(str(place)))
+    if not path.exists():
+        raise SystemExit("there is no %s: a .keras file, a preset's folder or a SavedModel's is wanted" % path)
     if name is not None and (pathlib.Path(name).name != name or name in (".", "..")):
-        raise SystemExit("--name is the name of a folder in %s, without a path, got %s" % (folder, name))
+        raise SystemExit("--name is the name of a folder in %s, without a path, got %s" % (folder, ascii(name)[1:-1]))
+    _names.check_model(name or default_name(path), "--name" if name else str(path))
     if pathlib.Path(folder).exists() and not pathlib.Path(folder).is_dir():
         raise SystemExit("%s is a file, and DIR is the folder of models" % folder)
     home = pathlib.Path(folder) / (name or default_name(path))
@@ -294,16 +308,6 @@ def export(path, folder, name=None, version=1, stock=False, max_batch=64, delay=
     return home
 
 
-def positive(text, least=1):
-    if not re.fullmatch(r"-?\d+", text) or not least <= int(text) < 2**31:
-        raise argparse.ArgumentTypeError("must be a number of at least %d, got %s" % (least, text))
-    return int(text)
-
-
-def not_negative(text):
-    return positive(text, 0)
-
-
 # Options that one kind of export alone has.
 PLAIN, GENERATION = ("stock", "max_batch", "delay", "ragged", "signature", "size"), ("rows", "room", "pages", "batch_invariant")
 
@@ -322,24 +326,24 @@ def main(arguments):
     parser.add_argument("model", metavar="MODEL", help="a .keras file, or the folder of a preset or of a SavedModel")
     parser.add_argument("folder", metavar="DIR", help="the folder of models")
     parser.add_argument("--name", help="the model's name; default: that of its file or folder")
-    parser.add_argument("--version", type=positive, default=1, metavar="N",
+    parser.add_argument("--version", type=_numbers.positive, default=1, metavar="N",
                         help="of this model (%(default)s); Triton serves the latest")
     parser.add_argument("--stock", action="store_true", help="without tfuse's ops")
-    parser.add_argument("--max-batch", type=not_negative, default=64, metavar="N", help="rows of a batch at most (%(default)s); 0: no batches")
-    parser.add_argument("--delay", type=not_negative, default=0, metavar="MICROSECONDS",
+    parser.add_argument("--max-batch", type=_numbers.not_negative, default=64, metavar="N", help="rows of a batch at most (%(default)s); 0: no batches")
+    parser.add_argument("--delay", type=_numbers.not_negative, default=0, metavar="MICROSECONDS",
                         help="how long a request may wait for others (%(default)s)")
     parser.add_argument("--ragged", default="", metavar="NAME:AXIS,…",
                         help="inputs and outputs whose lengths differ between requests; in a batch they are padded with zeros")
     parser.add_argument("--signature", default="serving_default", metavar="NAME", help="what is served (%(default)s)")
-    parser.add_argument("--size", type=positive, metavar="N", help="for sizes that the model leaves open, in the first run and the "
+    parser.add_argument("--size", type=_numbers.positive, metavar="N", help="for sizes that the model leaves open, in the first run and the "
                         "example request; default: the first of %s with which it runs" % ", ".join(map(str, SIZES)))
     more = parser.add_argument_group("generation")
     more.add_argument("--generate", action="store_true", help="serve a language model's generation, token by token")
-    more.add_argument("--rows", type=positive, default=32, metavar="N",
+    more.add_argument("--rows", type=_numbers.positive, default=32, metavar="N",
                       help="requests that run at one time, at most (%(default)s)")
-    more.add_argument("--room", type=positive, default=2048, metavar="N",
+    more.add_argument("--room", type=_numbers.positive, default=2048, metavar="N",
                       help="tokens of a request, its prompt included (%(default)s)")
-    more.add_argument("--pages", type=positive, metavar="N",
+    more.add_argument("--pages", type=_numbers.positive, metavar="N",
                       help="pages of 64 tokens for keys and values; default: enough for all rows")
     more.add_argument("--batch-invariant", action="store_true", help="a request's tokens do not depend on the others to the bit")
     chosen = parser.parse_args(arguments)
@@ -347,5 +351,5 @@ def main(arguments):
     generate = {"pages": chosen.pages, "rows": chosen.rows, "room": chosen.room, "batch_invariant": chosen.batch_invariant}
     home = export(chosen.model, chosen.folder, chosen.name, chosen.version, chosen.stock, chosen.max_batch, chosen.delay,
                   chosen.ragged, chosen.signature, generate if chosen.generate else None, chosen.size)
-    print("%s\npython -m tfuse serve %s    # serves it" % (home, chosen.folder), file=sys.stderr)
+    print("%s\npython -m tfuse serve %s    # serves it" % (home, shlex.quote(chosen.folder)), file=sys.stderr)
     return 0

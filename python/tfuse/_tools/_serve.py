@@ -7,6 +7,7 @@ import importlib.util
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -17,7 +18,7 @@ import time
 import urllib.request
 
 from tfuse._core import _library
-from tfuse._tools import _model
+from tfuse._tools import _model, _names, _numbers
 
 HELP = """Starts a Triton Inference Server for a folder of models, with tfuse's backend, which runs SavedModels. A model needs no
 config.pbtxt: DIR/NAME/1/model.savedmodel is enough. The server is, in this order: --triton, TFUSE_TRITON, tritonserver on the PATH,
@@ -77,12 +78,17 @@ def environment():
             "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
 
 
+def to_triton(address, name):
+    """An address of IPv6 as Triton's servers want it: its HTTP server (libevhtp) takes one without this prefix for IPv4."""
+    return address if ":" not in address else _names.host(address) if name == "grpc" else "ipv6:" + address
+
+
 def ports(chosen):
     text = []
     for name, number in (("http", chosen.http_port), ("grpc", chosen.grpc_port), ("metrics", chosen.metrics_port)):
         text += ["--allow-%s=%s" % (name, "true" if number else "false")]
         text += ["--%s-port=%d" % (name, number)] if number else []
-        text += ["--%s-address=%s" % (name, chosen.address)] if number else []
+        text += ["--%s-address=%s" % (name, to_triton(chosen.address, name))] if number else []
     return text
 
 
@@ -112,6 +118,8 @@ def container_command(chosen):
         raise SystemExit("--image needs docker or podman, and neither is on the PATH")
     models, library = pathlib.Path(chosen.folder).resolve(), _model.file("libtriton_tfuse.so").resolve()
     site, ops = pathlib.Path(_model.tensorflow_folder()).parent, pathlib.Path(_library.path).parent  # of NVIDIA's libraries, too
+    if any(":" in str(folder) for folder in (models, site, ops)):
+        raise SystemExit("--image: no path can be mounted that has a colon in it: %s" % ", ".join(map(str, (models, site, ops))))
     mounts = [(folder, folder) for folder in (models, site, ops)]
     mounts += [(library, "%s/%s/libtriton_%s.so" % (BACKENDS, name, name)) for name in ("tfuse", "tensorflow")]
     options = ["--volume=%s:%s:ro" % pair for pair in dict.fromkeys(mounts)]
@@ -123,7 +131,7 @@ def container_command(chosen):
 
 def is_ready(address, port):
     try:
-        with DIRECTLY.open("http://%s:%d/v2/health/ready" % (address, port), timeout=5) as answer:
+        with DIRECTLY.open("http://%s:%d/v2/health/ready" % (_names.host(address), port), timeout=5) as answer:
             return answer.status == 200
     except (OSError, http.client.HTTPException):
         return False
@@ -210,17 +218,19 @@ def serve(chosen, say=lambda text: print(text, file=sys.stderr, flush=True)):
     if not folder.is_dir():
         raise SystemExit("there is no folder %s" % folder)
     if (folder / "config.pbtxt").exists() or list(folder.glob("*/model.savedmodel")):
-        raise SystemExit("%s is one model: python -m tfuse serve %s serves the folder that it is in" % (folder, folder.parent))
+        raise SystemExit("%s is one model: python -m tfuse serve %s serves the folder that it is in" % (
+            folder, shlex.quote(str(folder.parent))))
     names = names_in(folder)
     if not names:
-        raise SystemExit("%s has no models: python -m tfuse export MODEL %s writes one" % (chosen.folder, chosen.folder))
+        raise SystemExit("%s has no models: python -m tfuse export MODEL %s writes one" % (
+            chosen.folder, shlex.quote(chosen.folder)))
     try:
         with running(chosen, say) as (process, log):
             for name in names:
                 print("http://%s:%d/v2/models/%s/%s" % (
-                    chosen.address, chosen.http_port, name, method(folder / name)), flush=True)
+                    _names.host(chosen.address), chosen.http_port, _names.in_url(name), method(folder / name)), flush=True)
             if chosen.grpc_port:
-                print("gRPC on %s:%d" % (chosen.address, chosen.grpc_port), flush=True)
+                print("gRPC on %s:%d" % (_names.host(chosen.address), chosen.grpc_port), flush=True)
             if process.wait():
                 raise failed(process, log)
             return 0
@@ -229,8 +239,16 @@ def serve(chosen, say=lambda text: print(text, file=sys.stderr, flush=True)):
         return 1
 
 
+def address(text):
+    """The numbers of an address or a name: Triton takes no names."""
+    try:
+        return socket.getaddrinfo(text or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][4][0]
+    except (OSError, UnicodeError) as error:  # the second is of a name that no host can have
+        raise argparse.ArgumentTypeError("%s is neither an address nor a name that is known here: %s" % (ascii(text), error))
+
+
 def port(text):
-    if not text.isdecimal() or int(text) > 65535:
+    if not re.fullmatch("[0-9]{1,5}", text) or int(text) > 65535:
         raise argparse.ArgumentTypeError("must be a number from 0 to 65535, got %s" % text)
     return int(text)
 
@@ -247,13 +265,13 @@ def parser():
     made.add_argument("folder", metavar="DIR", help="the folder of models")
     made.add_argument("--triton", metavar="PATH", help="the program tritonserver")
     made.add_argument("--image", help="a container's image that has it, for docker or podman")
-    made.add_argument("--address", default="127.0.0.1", help="where it listens (%(default)s)")
+    made.add_argument("--address", type=address, default="127.0.0.1", help="where it listens (%(default)s)")
     made.add_argument("--http-port", type=http_port, default=8000, metavar="N", help="%(default)s")
     made.add_argument("--grpc-port", type=port, default=8001, metavar="N", help="%(default)s; 0: none")
     made.add_argument("--metrics-port", type=port, default=8002, metavar="N", help="%(default)s; 0: none")
-    made.add_argument("--max-batch", type=int, default=64, metavar="N",
+    made.add_argument("--max-batch", type=_numbers.not_negative, default=64, metavar="N",
                       help="rows of a batch at most, of models without a configuration (%(default)s)")
-    made.add_argument("--wait", type=float, default=600, metavar="SECONDS", help="until all models are loaded (%(default)s)")
+    made.add_argument("--wait", type=_numbers.seconds, default=600, metavar="SECONDS", help="until all models are loaded (%(default)s)")
     made.add_argument("--log", metavar="FILE", help="where the server's own words go")
     return made
 
