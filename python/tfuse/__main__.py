@@ -1,6 +1,8 @@
 """python -m tfuse COMMAND: doctor, bench, demo, generate, calibrate, profile, export, serve, check, … (COMMANDS has all)."""
 
 import argparse
+import contextlib
+import io
 import os
 import signal
 import sys
@@ -25,14 +27,30 @@ COMMANDS = {
 
 
 def main(arguments=None):
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # paths that are not UTF-8 are printed as they are
     try:
         try:
             return run(arguments)
         finally:
-            sys.stdout.flush()  # here, where a reader that has gone, as head goes, is met in one place
+            if sys.stdout:
+                sys.stdout.flush()  # here, where a reader that has gone, as head goes, is met in one place
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left over is written when Python ends
-        return 128 + signal.SIGPIPE  # as a shell says it of other commands
+        return left(128 + signal.SIGPIPE)  # as a shell says it of other commands
+    except KeyboardInterrupt:
+        return left(128 + signal.SIGINT)
+    except OSError as error:
+        if error.errno is None:  # it is not the system's, whose words name the file and what is wrong with it
+            raise
+        print("python -m tfuse: %s" % error, file=sys.stderr)
+        return left(1)
+
+
+def left(status):
+    """The status, after what is left over for stdout is given up: it is written when Python ends."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # there is no stdout, or it is closed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return status
 
 
 def run(arguments):
@@ -46,9 +64,13 @@ def run(arguments):
         parser.print_help()
         return 2
     chosen = parser.parse_args(arguments)
+    if any("\0" in word for word in chosen.rest):
+        parser.error("an argument has a NUL in it, which no file's name can have")
     try:
         command = __import__("tfuse._tools._" + chosen.command.replace("-", "_"), fromlist=["main"])
     except ImportError as error:
+        if (error.name or "").startswith("tfuse"):
+            raise
         print("tfuse cannot be used here: %s" % error, file=sys.stderr)
         return 1
     return command.main(chosen.rest)

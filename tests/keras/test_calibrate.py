@@ -8,6 +8,7 @@ import tensorflow as tf
 import tfuse
 from conftest import since_now
 from tfuse.__main__ import main
+from tfuse._tools import _files
 from tfuse.calibration.calibrate import SAMPLE, _Seen
 from tfuse.calibration.histograms import BINS, Histogram
 
@@ -228,16 +229,53 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit, match="--plot: Format 'none' is not supported"):  # after what was asked for is saved
         main([*arguments, "--save", str(tmp_path / "small.keras"), "--plot", str(tmp_path / "ranges.none")])
     assert (tmp_path / "small.keras").exists()
-    with pytest.raises(SystemExit, match="there is no folder .*nowhere for"):  # before anything is measured
+    with pytest.raises(SystemExit, match="--save: there is no folder .*nowhere for"):  # before anything is measured
         main([*arguments, "--save", str(tmp_path / "nowhere/small.keras")])
     with pytest.raises(SystemExit, match="--data must name a .npy file, got .*model.keras"):
         main([*arguments[:3], str(tmp_path / "model.keras")])
     np.save(tmp_path / "flat.npy", x[:, 0])
     with pytest.raises(SystemExit, match=r"flat.npy has shape \(64, 16\); the model takes \(None, 6, 16\)"):
         main([*arguments[:3], str(tmp_path / "flat.npy")])
+    np.save(tmp_path / "nan.npy", x * np.nan)
+    capsys.readouterr()
+    assert main([*arguments[:3], str(tmp_path / "nan.npy")]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("calibrate: ") and said.count("\n") == 1
     with pytest.raises(SystemExit, match="--save must name a .keras file, got small.h5"):
         main(["calibrate", "none.keras", "--data", "none.npy", "--save", "small.h5"])
     monkeypatch.delattr(keras.quantizers, "Int8QuantizationConfig")
     assert main(arguments) == 1 and "update Keras" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="there is no"):
         main(["calibrate", str(tmp_path / "other.keras"), "--data", str(tmp_path / "data.npy")])
+
+
+def huge(path):
+    """A header that promises 4 TB."""
+    with open(path, "wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (10**12,)})
+
+
+@pytest.mark.parametrize("write, why", [
+    (lambda path: path.touch(), "cannot be loaded: "), (lambda path: path.write_bytes(b"PK\3\4" + bytes(50)), "cannot be loaded: "),
+    (lambda path: np.savez(open(path, "wb"), a=np.ones(3)), "cannot be loaded: "), (huge, "cannot be loaded: "),
+    (lambda path: path.mkdir(), "cannot be loaded: IsADirectoryError"),
+    (lambda path: np.save(path, np.array(["a", 1], object), allow_pickle=True), "cannot be loaded: "),
+    (lambda path: np.save(path, np.ones(3, "complex64")), "has dtype complex64: real numbers or bool are wanted"),
+    (lambda path: np.save(path, np.array(["a"])), "has dtype <U1"), (lambda path: np.save(path, np.ones([0, 3])), "(is empty|cannot be loaded)"),
+], ids=["empty", "zip", "npz", "huge", "folder", "pickle", "complex", "text", "no rows"])
+def test_what_is_no_data(tmp_path, write, why):
+    """It is met before the model is loaded."""
+    write(tmp_path / "data.npy")
+    with pytest.raises(SystemExit, match="data.npy " + why) as ended:
+        main(["calibrate", "nowhere.keras", "--data", str(tmp_path / "data.npy")])
+    assert len(str(ended.value).splitlines()) == 1
+
+
+def test_what_cannot_be_written(tmp_path):
+    """It is met before anything is loaded, and leaves nothing behind."""
+    (tmp_path / "folder.keras").mkdir()
+    for file, why in (("folder.keras", "is a folder, and a file is wanted"), ("/proc/x.keras", "cannot be written: ")):
+        with pytest.raises(SystemExit, match="--save: .*" + why):
+            main(["calibrate", "nowhere.keras", "--data", "nowhere.npy", "--save", str(tmp_path / file)])
+    _files.check_writable("--save", tmp_path / "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.keras"]

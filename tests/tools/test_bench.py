@@ -82,6 +82,20 @@ def test_beside_an_earlier_run(tmp_path, capsys):
     assert "--against goes with none of --save" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("text", ["{", "[1]", '{"rows": [{}]}', '{"rows": [{}], "copy_TB_per_s": 1}', '{"rows": 3}'])
+def test_what_is_no_record(tmp_path, text):
+    (tmp_path / "record.json").write_text(text)
+    for option, path in (("--table", "record.json"), ("--bars", "record.json"), ("--table", "nowhere"), ("--table", ".")):
+        with pytest.raises(SystemExit, match="cannot be loaded: |is nothing that --save has written|there is no "):
+            _bench.main([option, str(tmp_path / path)])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SystemExit, match="empty has nothing to draw"):
+        _bench.main(["--plot", str(tmp_path / "empty")])
+    for place in (tmp_path / "record.json", "/proc/nowhere"):
+        with pytest.raises(SystemExit, match="--save: nothing can be written into"):
+            _bench.main(["square", "--save", str(place)])
+
+
 def test_a_run_beside_an_earlier_one(tmp_path, capfd):
     timed = cases.all_timed()["square"][0]
     shape = timed.sizes[0] if tf.config.list_physical_devices("GPU") else _bench._shrink(timed.sizes[0])

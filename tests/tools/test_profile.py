@@ -1,6 +1,7 @@
 """python -m tfuse profile: what it says of a script's steps."""
 
 import re
+import sys
 import types
 
 import keras
@@ -169,6 +170,24 @@ def test_a_script_without_steps(profile):
     assert done.returncode == 1 and "no tf.function was called 4 times" in done.stdout
     done = profile("SCRIPT", script="raise ValueError('its own')")
     assert done.returncode == 1 and "ValueError: its own" in done.stdout
+
+
+@pytest.mark.parametrize("arguments, why", [
+    (["/nowhere.py"], "/nowhere.py is no file that can be read"), (["--skip", "0", "x.py"], "at least 1, got 0"), (["/"], "/ is no file"),
+])
+def test_what_is_no_script(capsys, arguments, why):
+    with pytest.raises(SystemExit) as ended:
+        _profile.main(arguments)
+    assert why in "%s%s" % (ended.value, capsys.readouterr().err)
+
+
+def test_a_scripts_own_errors_keep_their_trace(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "script.py").write_text("open('/nowhere/at/all')\n")
+    with pytest.raises(SystemExit) as ended:
+        _profile.main([str(tmp_path / "script.py")])
+    assert ended.value.code == 1 and "script.py\", line 1" in capsys.readouterr().err
 
 
 def works(*rows):

@@ -10,6 +10,9 @@ import sys
 import pytest
 
 from conftest import ROOT, new_process
+from tfuse import __main__ as main
+from tfuse._core import _library
+from tfuse._tools import _ops
 
 pytestmark = pytest.mark.skipif(not (ROOT / "run").exists(), reason="not in the source tree")
 
@@ -50,6 +53,59 @@ def test_a_reader_that_goes_away():
     """As head does."""
     done = new_process(UNREAD, "ops")
     assert (done.returncode, done.stdout) == (141, "")
+
+
+@pytest.mark.parametrize("error, status", [
+    (PermissionError(13, "Permission denied", "/a/file"), 1), (OSError(28, "No space left on device"), 1), (KeyboardInterrupt(), 130)])
+def test_what_the_system_refuses_is_a_message(monkeypatch, capsys, error, status):
+    """Not a trace; what is no error of the system's keeps its trace."""
+    def fails(rest):
+        raise error
+
+    monkeypatch.setattr(main, "left", lambda status: status)
+    monkeypatch.setattr(_ops, "main", fails)
+    assert main.main(["ops"]) == status
+    assert capsys.readouterr().err == ("python -m tfuse: %s\n" % error if status == 1 else "")
+
+
+def test_other_errors_keep_their_trace(monkeypatch):
+    def fails(rest):
+        raise error
+
+    monkeypatch.setattr(_ops, "main", fails)
+    for error in (OSError("of h5py's, say"), ValueError("a bug"), ImportError("a bug", name="tfuse._core._op")):
+        with pytest.raises(type(error)):
+            main.main(["ops"])
+
+
+def test_a_path_that_is_not_utf8(monkeypatch, capfdbinary):
+    monkeypatch.setattr(_ops, "main", lambda rest: print(os.fsdecode(b"\xff")))
+    with open(1, "w", closefd=False, encoding="utf-8") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        main.main(["ops"])
+    assert capfdbinary.readouterr().out == b"\xff\n"
+
+
+def test_an_argument_that_no_shell_gives(capsys):
+    with pytest.raises(SystemExit):
+        main.main(["build-op", "a\0b"])
+    assert "an argument has a NUL in it" in capsys.readouterr().err
+
+
+FULL = """
+import os, sys
+os.dup2(os.open(sys.argv[1], os.O_WRONLY), 1) if sys.argv[1] else os.close(1)
+if not sys.argv[1]: sys.stdout = None
+from tfuse.__main__ import main
+sys.exit(main(["ops"]))
+"""
+
+
+@pytest.mark.parametrize("where, status, said", [("/dev/full", 1, "python -m tfuse: [Errno 28] No space left on device"), ("", 0, "")])
+def test_a_stdout_that_takes_nothing(where, status, said):
+    done = subprocess.run([sys.executable, "-c", FULL, where], text=True, stderr=subprocess.PIPE,
+                          env={**os.environ, "TFUSE_LIBRARY": _library.path, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert done.returncode == status and "Traceback" not in done.stderr and said in done.stderr
 
 
 # ---- tools/parts.py ----

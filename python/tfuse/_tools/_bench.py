@@ -19,7 +19,7 @@ import tensorflow as tf
 import tfuse
 from tfuse import cases
 from tfuse._core import _library
-from tfuse._tools import _bench_optimizers, _bench_plots, _bench_table, _driver
+from tfuse._tools import _bench_optimizers, _bench_plots, _bench_table, _driver, _files
 from tfuse._tools._bench_table import RIVALS, TORCH, check_bars, label
 
 # Who computes, and how. "tfuse in XLA" is the same kernel, called from a function compiled by XLA.
@@ -79,12 +79,15 @@ def main(arguments):
     if chosen.against and (chosen.save or chosen.bars or chosen.torch):
         parser.error("--against goes with none of --save, --bars and --torch")
     if chosen.plot:
-        for path in _bench_plots.draw(pathlib.Path(chosen.plot)):
+        drawn = 0
+        for drawn, path in enumerate(_bench_plots.draw(pathlib.Path(chosen.plot)), 1):
             print("wrote", path)
+        if not drawn:
+            raise SystemExit("%s has nothing to draw: a record that --save has written is wanted" % chosen.plot)
     if chosen.table:
-        print(_bench_table.page(json.loads(pathlib.Path(chosen.table).read_text())))
+        print(_bench_table.page(saved_in(chosen.table)))
     if isinstance(chosen.bars, str):
-        saved = json.loads(pathlib.Path(chosen.bars).read_text())
+        saved = saved_in(chosen.bars)
         held = [check_bars(saved, saved["rows"]), _bench_optimizers.check_bars(saved.get("steps", []))]
         return 0 if all(held) else 1
     if chosen.plot or chosen.table:
@@ -94,6 +97,8 @@ def main(arguments):
     if unknown:
         parser.error("no such op: %s; there are %s" % (", ".join(sorted(unknown)), ", ".join(FAMILIES)))
 
+    if chosen.save:
+        _files.check_folder("--save", chosen.save)
     if chosen.torch:
         os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # or TensorFlow leaves nothing to PyTorch
     faulthandler.enable()  # a crash in native code says which of the runners it was in
@@ -109,6 +114,15 @@ def main(arguments):
     if not chosen.bars:
         return 0
     return 0 if all([check_bars(bench.about, bench.rows, chosen.ops), _bench_optimizers.check_bars(bench.steps)]) else 1
+
+
+def saved_in(path):
+    """What --save has written to a file."""
+    saved = _files.loaded(path, lambda path: json.loads(pathlib.Path(path).read_text()))
+    rows = saved.get("rows") if isinstance(saved, dict) and "copy_TB_per_s" in saved else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and {"op", "direction", "ms"} <= row.keys() for row in rows):
+        raise SystemExit("%s is nothing that --save has written: it has no rows of ops, or not the speed of a copy" % path)
+    return saved
 
 
 def _family(name):
@@ -132,7 +146,7 @@ class Line(collections.namedtuple("Line", "timed dtype shape options")):
 class Bench:
     def __init__(self, chosen):
         self.chosen, self.rows, self.steps, self._torch = chosen, [], [], None
-        self.before = _bench_table.times_of(json.loads(chosen.against.read_text())["rows"]) if chosen.against else {}
+        self.before = _bench_table.times_of(saved_in(chosen.against)["rows"]) if chosen.against else {}
         self.gpu = bool(tf.config.list_physical_devices("GPU"))
         self.device = "GPU:0" if self.gpu else "CPU:0"
         self.clock = _driver.GpuClock() if self.gpu else _driver.WallClock()

@@ -2,7 +2,7 @@
 
 import json
 
-from tfuse._tools import _bench_optimizers, _bench_table
+from tfuse._tools import _bench_optimizers, _bench_table, _files
 
 COLOURS = {"stock": "#9a9a9a", "XLA": "#4f8fcf", "torch.compile": "#4fa24a", "torch fused": "#4fa24a", "tfuse": "#d95f02",
            "behind": "#8c2d04"}
@@ -16,7 +16,7 @@ OPS = ["attention causal", "layer_norm", "rms_norm, residual and dropout dropout
 def draw(path):
     """Draws a record of ops, or all of a folder and the README's picture; yields the files that it writes."""
     for record in sorted(path.glob("*.json")) if path.is_dir() else [path]:
-        saved = json.loads(record.read_text())
+        saved = _files.loaded(record, lambda path: json.loads(path.read_text()))
         if "copy_TB_per_s" not in saved:
             continue  # GPT-2's, which comes with the ops' of the same hardware
         yield from _families(saved, record)

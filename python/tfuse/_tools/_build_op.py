@@ -9,6 +9,7 @@ import concurrent.futures
 import importlib.util
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
@@ -48,7 +49,10 @@ def architectures_here():
 
 
 def _run(command):
-    done = subprocess.run(list(map(str, command)), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        done = subprocess.run(list(map(str, command)), text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    except OSError as error:
+        raise Failed("%s cannot be run: %s" % (command[0], error.strerror))
     if done.returncode:
         raise Failed("%s failed:\n%s" % (os.path.basename(command[0]), done.stdout))
     if done.stdout:
@@ -75,8 +79,8 @@ def _device_code(source, architectures, folder, build):
 def build(folder, out=None, architectures=()):
     """Builds the library of a folder; returns its path."""
     folder = pathlib.Path(folder).resolve()
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
-    if not (folder / "ops.def").exists():
+    compiler = shlex.split(os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or "")
+    if not (folder / "ops.def").is_file():
         raise Failed("there is no %s: it names the folder's ops, a line X(stem) for each" % (folder / "ops.def"))
     if not compiler:
         raise Failed("a C compiler is needed: install gcc, or let CC name one")
@@ -88,7 +92,7 @@ def build(folder, out=None, architectures=()):
             tables = list(pool.map(lambda source: _device_code(source, architectures, folder, own),
                                    sorted(folder.rglob("*.cu"))))
         paths = ["-I%s" % path for path in (folder, include(), include() / "ops")]
-        _run([compiler, *FLAGS, *paths, own / "library.c", *tables, *sorted(folder.rglob("*.c")),
+        _run([*compiler, *FLAGS, *paths, own / "library.c", *tables, *sorted(folder.rglob("*.c")),
               "-o", own / "library.so", "-Wl,--no-undefined", _library.path, "-lm"])
         shutil.copy(own / "library.so", str(out) + ".new")
         os.replace(str(out) + ".new", out)  # a process that has the old one loaded keeps it

@@ -1,12 +1,13 @@
 """python -m tfuse calibrate MODEL --data FILE: quantises a saved model to 8 bits, with ranges that are measured on data."""
 
 import argparse
-import pathlib
+import re
 import sys
 
 import keras
 import numpy as np
 
+from tfuse._tools import _files
 from tfuse.calibration.calibrate import METHODS, calibrate
 
 HELP = """Runs data through a saved model, chooses a range for the inputs of each Dense, EinsumDense and Conv2D layer, prints them
@@ -18,13 +19,20 @@ EXAMPLES = """examples:
   python -m tfuse calibrate model.keras --data inputs.npy --method percentile --most-error 0.05 --plot ranges.png"""
 
 
-def _loaded(path, load):
-    if not pathlib.Path(path).exists():
-        raise SystemExit("there is no %s" % path)
-    try:
-        return load(path)
-    except (ValueError, OSError, TypeError, KeyError) as error:
-        raise SystemExit("%s cannot be loaded: %s" % (path, error))
+def _array(path):
+    """The numbers of a .npy file, of which is read what is asked for: it may be larger than the memory."""
+    data = _files.loaded(path, lambda path: np.lib.format.open_memmap(path, "r"))
+    if data.dtype.kind not in "biuf":
+        raise SystemExit("%s has dtype %s: real numbers or bool are wanted" % (path, data.dtype))
+    if not data.size:
+        raise SystemExit("%s is empty: its shape is %s" % (path, data.shape))
+    return data
+
+
+def _reason(error):
+    """Its own words, without those that Keras puts around them where it is raised inside of a layer's call."""
+    inside = re.search(r"\x1b\[1m(.*?)\x1b\[0m", str(error), re.DOTALL)
+    return inside[1] if inside else str(error)
 
 
 def main(arguments):
@@ -41,19 +49,19 @@ def main(arguments):
     chosen = parser.parse_args(arguments)
     if chosen.save and not chosen.save.endswith(".keras"):
         raise SystemExit("--save must name a .keras file, got %s" % chosen.save)
-    for file in filter(None, (chosen.save, chosen.plot)):
-        if not pathlib.Path(file).absolute().parent.is_dir():
-            raise SystemExit("there is no folder %s for %s" % (pathlib.Path(file).parent, file))
+    for option in ("save", "plot"):
+        if getattr(chosen, option):
+            _files.check_writable("--" + option, getattr(chosen, option))
     if not chosen.data.endswith(".npy"):
         raise SystemExit("--data must name a .npy file, got %s" % chosen.data)
-    model, data = _loaded(chosen.model, keras.saving.load_model), _loaded(chosen.data, np.load)
+    data, model = _array(chosen.data), _files.loaded(chosen.model, keras.saving.load_model)
     wanted = getattr(model, "input_shape", None)
     if isinstance(wanted, tuple) and (len(wanted) != data.ndim or any(n not in (None, m) for n, m in zip(wanted, data.shape))):
         raise SystemExit("%s has shape %s; the model takes %s" % (chosen.data, data.shape, wanted))
     try:
         found = calibrate(model, data, chosen.method, percentile=chosen.percentile, most_error=chosen.most_error)
     except (ValueError, RuntimeError) as error:
-        print(error, file=sys.stderr)
+        print(_reason(error), file=sys.stderr)
         return 1
     print(found)
     if chosen.save:

@@ -1,12 +1,15 @@
 """python -m tfuse config --cflags --libs: what a C program that runs models is compiled and linked with."""
 
 import argparse
+import shlex
 import sys
 
 from tfuse._tools import _build_op, _model
 
 EXAMPLE = """example:
-  cc serve.c -o serve $(python -m tfuse config --cflags --libs)"""
+  cc serve.c -o serve $(python -m tfuse config --cflags --libs)
+
+Paths are quoted for the shell where they have to be, and then the whole line wants an eval."""
 
 
 def main(arguments):
@@ -26,5 +29,5 @@ def main(arguments):
     except _model.NotThere as error:
         print(error, file=sys.stderr)
         return 1
-    print(" ".join(flags))
+    print(shlex.join(flags))
     return 0

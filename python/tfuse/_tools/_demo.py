@@ -22,7 +22,7 @@ import rich.progress
 import tensorflow as tf
 
 import tfuse
-from tfuse._tools import _driver
+from tfuse._tools import _driver, _numbers
 from tfuse._tools.demo_files import gpt2_model
 
 FILES = pathlib.Path(__file__).with_name("demo_files")
@@ -231,9 +231,9 @@ def main(arguments):
     parser = argparse.ArgumentParser(prog="python -m tfuse demo", description=(
         "Trains GPT-2 in stock Keras and with tfuse, side by side, and shows that the losses agree, a step's time and memory, "
         "what ran, and some generated text. The model is a small one on a CPU, and has 124 million parameters on a GPU."))
-    parser.add_argument("--steps", type=int, default=200, 
+    parser.add_argument("--steps", type=_numbers.positive, default=200,
                         help="training steps of the model that generates text (200); others take half as many")
-    parser.add_argument("--seconds", type=float, default=50, help="time after which training stops early (50)")
+    parser.add_argument("--seconds", type=_numbers.seconds, default=50, help="time after which training stops early (50)")
     chosen = parser.parse_args(arguments)
     setting, machine = choose()
     keras.config.set_dtype_policy(setting["policy"])

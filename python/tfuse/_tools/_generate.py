@@ -10,6 +10,7 @@ import time
 import keras
 import tensorflow as tf
 
+from tfuse._tools import _files, _numbers
 from tfuse.generation.arguments import ids_of, text_of
 from tfuse.generation.decoders import Experts, all_of
 from tfuse.generation.generate import engine_of
@@ -39,12 +40,8 @@ def load(where, dtype):
         raise SystemExit("there is no %s: a .keras file or the folder of a preset is wanted" % where)
     if dtype and not path.is_dir():
         raise SystemExit("--dtype is for the folder of a preset: a .keras file has a dtype of its own")
-    try:
-        if path.is_dir():
-            return keras_hub.models.CausalLM.from_preset(str(path), **({"dtype": dtype} if dtype else {}))
-        return keras.saving.load_model(path)
-    except (ValueError, OSError, TypeError, KeyError) as error:
-        raise SystemExit("%s cannot be loaded: %s" % (where, error))
+    preset = lambda path: keras_hub.models.CausalLM.from_preset(str(path), **({"dtype": dtype} if dtype else {}))
+    return _files.loaded(path, preset if path.is_dir() else keras.saving.load_model)
 
 
 class Printer(threading.Thread):
@@ -110,20 +107,24 @@ def weight_bytes(decoder):
     return sum(bytes_of(t) for t in all_of(decoder, tf.Tensor) if id(t) not in rows) - unread
 
 
+def _ids(text):
+    return [_numbers.not_negative(part) for part in text.split(",")]
+
+
 def main(arguments):
     parser = argparse.ArgumentParser(prog="python -m tfuse generate", formatter_class=argparse.RawDescriptionHelpFormatter,
                                      description=HELP, epilog=EXAMPLES)
     parser.add_argument("model", metavar="MODEL", help="a .keras file, or the folder of a preset")
     given = parser.add_mutually_exclusive_group(required=True)
     given.add_argument("--prompt", metavar="TEXT", help="what is continued")
-    given.add_argument("--ids", metavar="ID,ID,…", help="the same as token ids, for a model that has no preprocessor")
-    parser.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="how many at most (%(default)s)")
+    given.add_argument("--ids", type=_ids, metavar="ID,ID,…", help="the same as token ids, for a model that has no preprocessor")
+    parser.add_argument("--max-new-tokens", type=_numbers.positive, default=128, metavar="N", help="how many at most (%(default)s)")
     parser.add_argument("--sampler", choices=SAMPLERS, help="how a token is drawn; the model's own if not given")
     parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), help="what a preset is loaded in")
     chosen = parser.parse_args(arguments)
     model = load(chosen.model, chosen.dtype)
     try:
-        prompt = chosen.prompt if chosen.ids is None else [int(token) for token in chosen.ids.split(",")]
+        prompt = chosen.prompt if chosen.ids is None else chosen.ids
         ids, = ids_of(model, [prompt])
         engine = engine_of(model, rows=1, room=len(ids) + max(chosen.max_new_tokens, 1))
         text = lambda tokens: text_of(model, tokens) if chosen.ids is None else " ".join(map(str, tokens))

@@ -22,6 +22,7 @@ import keyword
 import math
 import pathlib
 import re
+import shlex
 import sys
 
 import tfuse
@@ -237,7 +238,8 @@ def main(arguments):
     except Refused as error:
         print("new-op: %s" % error, file=sys.stderr)
         return 1
-    following = ["python -m tfuse build-op %s" % chosen.into, "python -m pytest %s" % chosen.into] if op.own else [
+    into = shlex.quote(str(chosen.into))
+    following = ["python -m tfuse build-op " + into, "python -m pytest " + into] if op.own else [
         "./run format", "./run python -m pytest -q tests/ops -k %s" % op.stem, "./run python tools/readme.py",
         "./run bench %s" % op.stem]
     printed = {"new": new, "changed": changed, "put in your own formulas, where there is %s now" % words(op)["formula"]:

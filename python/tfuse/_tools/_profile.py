@@ -17,6 +17,7 @@ import runpy
 import sys
 import tempfile
 import time
+import traceback
 
 import keras
 import tensorflow as tf
@@ -27,7 +28,7 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 import tfuse
 from tfuse._core import _explain, _library
 from tfuse._keras import _enable
-from tfuse._tools import _idle
+from tfuse._tools import _idle, _numbers
 from tfuse.lists import together
 
 # What serves the ops of a Keras layer, and those that come from elsewhere; and what explain() calls it where it does not.
@@ -157,6 +158,9 @@ def run(script, arguments):
     except SystemExit as end:
         if end.code not in (None, 0):
             raise
+    except OSError:  # the script's own, whose line its author wants to see
+        traceback.print_exc()
+        sys.exit(1)
 
 
 # ---- what the profiler wrote ----
@@ -370,12 +374,14 @@ def _table(rows):
 def main(arguments):
     parser = argparse.ArgumentParser(prog="python -m tfuse profile", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--skip", type=int, default=3, help="warm-up calls of the function, 1 or more (3)")
-    parser.add_argument("--steps", type=int, default=5, help="calls to profile (5)")
-    parser.add_argument("--top", type=int, default=16, help="lines per table (16)")
+    parser.add_argument("--skip", type=_numbers.positive, default=3, help="warm-up calls of the function, 1 or more (3)")
+    parser.add_argument("--steps", type=_numbers.positive, default=5, help="calls to profile (5)")
+    parser.add_argument("--top", type=_numbers.positive, default=16, help="lines per table (16)")
     parser.add_argument("script", help="the Python file")
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="…", help="the script's own arguments")
     options = parser.parse_args(arguments)
+    if not os.path.isfile(options.script) or not os.access(options.script, os.R_OK):
+        raise SystemExit("%s is no file that can be read: a Python script is wanted" % options.script)
     with tempfile.TemporaryDirectory() as folder:
         with Watch(options.skip, options.steps, folder) as watch:
             run(options.script, options.rest)
