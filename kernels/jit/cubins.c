@@ -15,6 +15,7 @@
 #include "kernels/core/gpu/own_file.h"
 #include "kernels/core/gpu/tuned.h"
 #include "kernels/core/hash.h"
+#include "kernels/jit/nvrtc_note.h"
 
 /* A new format gets a new first word; older files are then foreign. */
 typedef struct file_head {
@@ -22,7 +23,7 @@ typedef struct file_head {
   jit_key key;
   uint64_t size, checksum; /* of the image */
 } file_head;
-static const char first_word[8] = "tfujit1";
+static const char first_word[8] = "tfujit1", any_version[] = "tfujit";
 
 static uint64_t feed(uint64_t hash, const char *text) { return tfu_hash(hash, text, strlen(text) + 1); }
 
@@ -98,6 +99,32 @@ void jit_cubin_forget(const jit_key *key) {
   if (path_of(key, path)) unlink(path);
 }
 
+/* ---- which are ours ---- */
+
+/* A key's digits, or those of a note behind "nvrtc-" (nvrtc_note.h); while it is written, then also the point and six
+ * characters of tfu_create_beside. NULL: it is no name of ours, else what a file of this name begins with. */
+static const char *beginning_of(const char *name) {
+  const int note = !strncmp(name, JIT_NOTE, strlen(JIT_NOTE));
+  const char *digits = name + (note ? strlen(JIT_NOTE) : 0);
+  const size_t n = strspn(digits, "0123456789abcdef");
+  if (n != (note ? 16 : 32) || (digits[n] && (digits[n] != '.' || strlen(digits + n) != strlen(".XXXXXX"))))
+    return NULL;
+  return note ? JIT_NOTE_WORD : any_version;
+}
+
+static int is_own(int folder, const char *name) {
+  const char *beginning = beginning_of(name);
+  return beginning && tfu_whose_file(folder, name, beginning) == TFU_OURS;
+}
+
+int tfu_jit_is_own(const char *name) {
+  const char *folder = tfu_jit_folder();
+  const int at = *folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+  const int own = at >= 0 && is_own(at, name);
+  if (at >= 0) close(at);
+  return own;
+}
+
 /* ---- the bound ---- */
 
 typedef struct kept {
@@ -127,7 +154,7 @@ void jit_cubins_prune(int64_t most) {
   if (!all) return;
   for (struct dirent *e; n < FILES && (e = readdir(all));) {
     struct stat s;
-    if (strlen(e->d_name) >= sizeof files->name || stat_of(dirfd(all), e->d_name, &s) || !S_ISREG(s.st_mode)) continue;
+    if (!beginning_of(e->d_name) || stat_of(dirfd(all), e->d_name, &s) || !S_ISREG(s.st_mode)) continue;
     if (!(n & (n - 1))) {
       kept *more = realloc(files, (size_t)(n ? 2 * n : 1) * sizeof *more);
       if (!more) break;
@@ -136,6 +163,13 @@ void jit_cubins_prune(int64_t most) {
     files[n] = (kept){.bytes = s.st_size, .used = s.st_mtim};
     strcpy(files[n].name, e->d_name);
     bytes += files[n++].bytes;
+  }
+  if (bytes > most) { /* only now: to look into all of them takes longer than the rest */
+    int own = 0;
+    bytes = 0;
+    for (int i = 0; i < n; i++)
+      if (is_own(dirfd(all), files[i].name)) bytes += files[i].bytes, files[own++] = files[i];
+    n = own;
   }
   if (bytes > most) {
     qsort(files, (size_t)n, sizeof *files, by_age);

@@ -23,7 +23,9 @@ TFU_EXPORT const char *tfu_jit_folder(void);
 jit_image *jit_cubin_read(const jit_key *key);
 void jit_cubin_write(const jit_key *key, const jit_image *image);
 void jit_cubin_forget(const jit_key *key);
-/* Removes the oldest files until the others have at most so many bytes. */
+/* Whether a file of the folder has a name and a beginning of ours: others are neither deleted nor counted. */
+TFU_EXPORT int tfu_jit_is_own(const char *name);
+/* Removes the oldest of our files until the others have at most so many bytes. */
 void jit_cubins_prune(int64_t most);
 
 #endif

@@ -23,7 +23,7 @@ typedef struct note {
   jit_nvrtc_facts facts;
   uint64_t checksum; /* of all before */
 } note;
-static const char first_word[8] = "tfunrtc";
+static const char first_word[8] = JIT_NOTE_WORD;
 
 /* A library that is installed anew differs in one of these at least. */
 static int identify(const char *path, int64_t file[7]) {
@@ -42,7 +42,7 @@ static int path_of(char *path) {
   if (!*folder || !dladdr((void *)(uintptr_t)jit_note_read, &own) || !own.dli_fname) return 0;
   uint64_t hash = tfu_hash(TFU_HASH_START, own.dli_fname, strlen(own.dli_fname) + 1);
   if (places) hash = tfu_hash(hash, places, strlen(places) + 1);
-  return snprintf(path, PATH_MAX, "%snvrtc-%016" PRIx64, folder, hash) < PATH_MAX;
+  return snprintf(path, PATH_MAX, "%s" JIT_NOTE "%016" PRIx64, folder, hash) < PATH_MAX;
 }
 
 static uint64_t checksum_of(const note *n) { return tfu_hash(TFU_HASH_START, n, offsetof(note, checksum)); }
@@ -77,5 +77,5 @@ void jit_note_write(const jit_nvrtc_facts *facts) {
 
 void jit_note_forget(void) {
   char path[PATH_MAX];
-  if (path_of(path)) unlink(path);
+  if (path_of(path) && tfu_jit_is_own(strrchr(path, '/') + 1)) unlink(path);
 }

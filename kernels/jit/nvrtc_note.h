@@ -5,6 +5,10 @@
 
 #include <limits.h>
 
+/* What names of notes begin with, and what notes do. */
+#define JIT_NOTE "nvrtc-"
+#define JIT_NOTE_WORD "tfunrtc"
+
 enum { JIT_MOST_ARCHS = 64 };
 
 typedef struct jit_nvrtc_facts {

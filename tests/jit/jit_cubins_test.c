@@ -116,6 +116,53 @@ static void test_bound(void) {
   free(image);
 }
 
+static void put_file(const char *name, const char *text, size_t n) {
+  char path[4200];
+  snprintf(path, sizeof path, "%s/jit/%s", folder, name);
+  const int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0600);
+  CHECK_FOR(fd >= 0 && write(fd, text, n) == (ssize_t)n, "%s", name);
+  close(fd);
+}
+
+/* TFUSE_CACHE may name a folder that others use, too: of their files none is deleted, nor counted. */
+static void test_others(void) {
+#define KEY "0123456789abcdef0123456789abcdef"
+  static const struct {
+    const char *name, *text;
+    int own;
+  } files[] = {
+      {KEY, "tfujit1", 1},
+      {KEY ".aB3xYz", "tfujit1", 1}, /* left by a process that was ended while it wrote */
+      {"nvrtc-0123456789abcdef", "tfunrtc", 1},
+      {"compiler.py", "import this", 0},
+      {"tfujit1", "tfujit1", 0},
+      {"1123456789abcdef0123456789abcdef", "md5 of another's", 0},
+      {"2123456789abcdef0123456789abcdef", "", 0},
+      {KEY "0", "tfujit1", 0},
+      {KEY ".bak", "tfujit1", 0},
+      {"nvrtc-0123456789abcdee", "tfujit1", 0},
+      {"nvrtc-notes", "tfunrtc", 0},
+  };
+  char path[4200], link[4200];
+  struct stat s;
+  for (int i = 0; i < TFU_COUNT(files); i++) put_file(files[i].name, files[i].text, strlen(files[i].text));
+  snprintf(link, sizeof link, "%s/jit/3123456789abcdef0123456789abcdef", folder);
+  CHECK(!symlink(KEY, link));
+  for (int i = 0; i < TFU_COUNT(files); i++)
+    CHECK_FOR(tfu_jit_is_own(files[i].name) == files[i].own, "%s", files[i].name);
+  CHECK(!tfu_jit_is_own("3123456789abcdef0123456789abcdef") && !tfu_jit_is_own("4123456789abcdef0123456789abcdef"));
+  jit_cubins_prune(3 * 7); /* ours have 7 bytes each, so they have room */
+  snprintf(path, sizeof path, "%s/jit/" KEY, folder);
+  CHECK(!access(path, R_OK));
+  jit_cubins_prune(0);
+  for (int i = 0; i < TFU_COUNT(files); i++) {
+    snprintf(path, sizeof path, "%s/jit/%s", folder, files[i].name);
+    CHECK_FOR(!access(path, F_OK) == !files[i].own, "%s", files[i].name);
+    if (!files[i].own) CHECK(!unlink(path));
+  }
+  CHECK(!lstat(link, &s) && !unlink(link));
+}
+
 /* Processes that write the same file, and read it meanwhile, see whole ones or none. */
 static int write_and_read(void *unused) {
   (void)unused;
@@ -273,6 +320,7 @@ int main(void) {
   test_damage();
   test_note();
   test_bound();
+  test_others();
   test_processes();
   test_no_place();
   return verdict();

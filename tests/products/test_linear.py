@@ -375,17 +375,42 @@ def test_damaged_lines_of_the_cache_are_passed_over(monkeypatch, tmp_path, capsy
 
 
 def test_a_cache_that_is_no_file(monkeypatch, tmp_path, capsys):
-    """What cannot be read or deleted is said to be so, by the status too; what cannot be read is deleted all the same."""
+    """What cannot be read or deleted is said to be so, by the status too."""
     monkeypatch.setenv("TFUSE_CACHE", str(tmp_path))
     (tmp_path / "tuned").mkdir()
     said = "%s/tuned: cannot be " % tmp_path
     assert _cache.main([]) == 1 and said + "read: Is a directory" in capsys.readouterr().out
-    assert _cache.main(["--clear"]) == 1 and said + "deleted: " in capsys.readouterr().out
+    assert _cache.main(["--clear"]) == 1 and "tuned: is not deleted" in capsys.readouterr().out
     (tmp_path / "tuned").rmdir()
     (tmp_path / "tuned").symlink_to("tuned")
     assert _cache.main([]) == 1 and said + "read: Too many levels of symbolic links" in capsys.readouterr().out
-    assert _cache.main(["--clear"]) == 0 and "tuned: deleted\n" in capsys.readouterr().out
-    assert not os.path.lexists(tmp_path / "tuned")
+    assert _cache.main(["--clear"]) == 1 and "tuned: is not deleted" in capsys.readouterr().out
+
+
+def test_clear_leaves_others_files(monkeypatch, tmp_path, capsys):
+    """TFUSE_CACHE may name a folder that has other files, even of the same names: those of tfuse are deleted alone."""
+    monkeypatch.setenv("TFUSE_CACHE", str(tmp_path / "proj"))
+    jit, elsewhere = tmp_path / "proj" / "jit", tmp_path / "elsewhere"
+    jit.mkdir(parents=True)
+    elsewhere.write_text(_cache.FIRST_LINE + "\n")
+    kernel, note, writing = "%032x" % 7, "nvrtc-%016x" % 7, "%032x.aB3xYz" % 8
+    own = {kernel: b"tfujit1\0", note: b"tfunrtc\0", writing: b"tfujit1\0"}
+    others = {"compiler.py": b"import this\n", "tfujit1": b"tfujit1\0", "%032x" % 9: b"md5 of something", "%033x" % 7: b"tfujit1\0",
+              "nvrtc-%016x" % 9: b"tfujit1\0", "%032x.bak" % 7: b"tfujit1\0", "%032x" % 10: b"", "nvrtc-notes.txt": b"tfunrtc\0"}
+    for name, text in {**own, **others}.items():
+        (jit / name).write_bytes(text)
+    (jit / ("%032x" % 11)).symlink_to(jit / kernel)
+    (jit / ("%032x" % 12)).mkdir()
+    left = sorted([*others, "%032x" % 11, "%032x" % 12])
+    for text in (b"another program's\n", b"tfuse", b""):
+        (tmp_path / "proj" / "tuned").write_bytes(text)
+        assert _cache.main(["--clear"]) == 1
+        assert (tmp_path / "proj" / "tuned").read_bytes() == text and "tuned: is not deleted" in capsys.readouterr().out
+        assert sorted(os.listdir(jit)) == left
+    (tmp_path / "proj" / "tuned").unlink()
+    (tmp_path / "proj" / "tuned").symlink_to(elsewhere)
+    assert _cache.main(["--clear"]) == 1
+    assert os.path.islink(tmp_path / "proj" / "tuned") and elsewhere.exists()
 
 
 def test_the_same_bits_in_every_process(monkeypatch, tmp_path):

@@ -33,6 +33,21 @@ FILE *tfu_open_own(const char *path) {
   return file;
 }
 
+tfu_whose tfu_whose_file(int at, const char *name, const char *word) {
+  struct stat s;
+  char first[16];
+  const size_t n = strlen(word);
+  tfu_whose whose = TFU_OTHERS;
+  const int fd = openat(at, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+  if (fd < 0) return errno == ENOENT ? TFU_NOBODYS : TFU_OTHERS;
+  if (n <= sizeof first && !syscall(SYS_fstat, fd, &s) && S_ISREG(s.st_mode)) {
+    const ssize_t got = read(fd, first, n);
+    whose = !got ? TFU_NOBODYS : got == (ssize_t)n && !memcmp(first, word, n) ? TFU_OURS : TFU_OTHERS;
+  }
+  close(fd);
+  return whose;
+}
+
 FILE *tfu_create_beside(const char *path, char *name) {
   if (!*path || !make_folder(path)) return NULL;
   if (snprintf(name, PATH_MAX, "%s.XXXXXX", path) >= PATH_MAX) return NULL;

@@ -68,6 +68,9 @@ int tfu_tuning(void);
 /* The path of the file, or "" where there is no place for one. */
 __attribute__((visibility("default"))) const char *tfu_tuned_path(void);
 
+/* Whether that file is one of ours, of any version: others are neither deleted nor replaced. */
+TFU_EXPORT int tfu_tuned_is_own(void);
+
 /* Forgets all that was read and chosen, for tests. Nobody may hold a choice. */
 void tfu_tuned_forget(void);
 

@@ -1,5 +1,6 @@
 #include "kernels/core/gpu/tuned_file.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
@@ -12,7 +13,7 @@
 #include "kernels/core/number.h"
 
 /* A new format gets a new first line; older files are then foreign. */
-static const char first_line[] = "tfuse tuned 1\n";
+static const char first_line[] = "tfuse tuned 1\n", first_words[] = "tfuse tuned ";
 
 enum { LINE = TFU_TUNED_TEXT + 2 * TFU_TUNED_DATA + TFU_TUNED_LABEL + 64 };
 
@@ -59,6 +60,8 @@ const char *tfu_tuned_path(void) {
   else if (home && *home == '/') n = snprintf(path, sizeof path, "%s/.cache/tfuse/tuned", home);
   return n > 0 && n < (int)sizeof path ? path : "";
 }
+
+int tfu_tuned_is_own(void) { return tfu_whose_file(AT_FDCWD, tfu_tuned_path(), first_words) == TFU_OURS; }
 
 /* ---- lines ---- */
 
@@ -116,7 +119,9 @@ void tfu_tuned_read(const char *path, tfu_tuned_lines *lines) {
 
 void tfu_tuned_write(const char *path, const tfu_tuned_lines *lines) {
   char temporary[PATH_MAX], text[LINE];
-  FILE *file = lines->lost ? NULL : tfu_create_beside(path, temporary);
+  FILE *file = NULL;
+  if (!lines->lost && tfu_whose_file(AT_FDCWD, path, first_words) != TFU_OTHERS)
+    file = tfu_create_beside(path, temporary);
   if (!file) return;
   int whole = fwrite(first_line, 1, sizeof first_line - 1, file) == sizeof first_line - 1;
   for (int i = 0; whole && i < lines->n; i++) {

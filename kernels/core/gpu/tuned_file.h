@@ -23,7 +23,8 @@ void tfu_tuned_release(tfu_tuned_lines *lines);
 
 /* Appends the lines of the file that are whole. */
 void tfu_tuned_read(const char *path, tfu_tuned_lines *lines);
-/* Puts a new file in its place, or leaves all as it is: so where lines are lost, which the file may still have. */
+/* Puts a new file in its place, or leaves all as it is: so where lines are lost, which the file may still have, and
+ * where the file is not of ours. */
 void tfu_tuned_write(const char *path, const tfu_tuned_lines *lines);
 
 #endif

@@ -47,10 +47,11 @@ def _hash(line):
 
 
 def kernels():
-    """The files of compiled kernels."""
+    """The files of compiled kernels. Another program's, in the same folder, are none of them: --clear deletes these."""
     folder = pathlib.Path(_library.library.tfu_jit_folder().decode())
     try:
-        return sorted(file for file in folder.iterdir() if file.is_file()) if str(folder) != "." else []
+        return sorted(file for file in folder.iterdir() if _library.library.tfu_jit_is_own(os.fsencode(file.name))) if (
+            str(folder) != ".") else []
     except OSError:
         return []
 
@@ -70,14 +71,16 @@ def _clear_kernels():
 
 
 def _clear():
+    if not os.path.lexists(path()):
+        print("%s: there was none" % path())
+        return 0
+    if not _library.library.tfu_tuned_is_own():
+        print("%s: is not deleted, since it is not a file that tfuse wrote and may read: remove it, or set TFUSE_CACHE to a "
+              "folder for tfuse alone" % path())
+        return 1
     try:
         known = rows()
-    except OSError:  # what cannot be read may be there to be deleted still
-        known = []
-    try:
         os.remove(path())
-    except FileNotFoundError:
-        print("%s: there was none" % path())
     except OSError as error:
         print("%s: cannot be deleted: %s" % (path(), error.strerror))
         return 1
