@@ -50,6 +50,16 @@ tfu_code tfu_array_size(int dtype, const tfu_shape *shape, size_t *elements, siz
   return TFU_OK;
 }
 
+/* No overflow: tfu_array_size has bounded the elements. */
+size_t tfu_array_counted(int dtype, size_t elements) {
+  return elements * (dtype == TFU_TF_STRING ? sizeof(tfu_text) + sizeof(TF_TString) : tfu_tf_dtype_size(dtype));
+}
+
+tfu_code tfu_check_limit(size_t bytes, size_t most, tfu_error *err) {
+  TFU_REQUIRE(err, !most || bytes <= most, "the inputs are %zu bytes, and the limit is %zu", bytes, most);
+  return TFU_OK;
+}
+
 /* ---- memory of tensors ---- */
 
 static void free_numbers(void *data, size_t bytes, void *unused) {

@@ -3,10 +3,14 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "serving/pages.h"
 
 enum { CHUNKS = 8 }; /* largest chunks of prompts that are read between two steps, at most */
+/* So many of those that wait are asked between two steps whether anybody still wants them, in turn: to ask all of
+ * 100,000 took 6 ms of each step. */
+enum { ASKED = 64 };
 
 typedef struct request {
   struct request *next; /* of those that wait */
@@ -16,6 +20,7 @@ typedef struct request {
   int64_t n_pages, ready, made; /* words of the prompt whose keys and values are in the cache; new tokens */
   int64_t named;                /* pages of the prompt, from the first on, that can be found */
   int32_t current;
+  int64_t since; /* when it came, in nanoseconds */
 } request;
 
 struct tfu_engine {
@@ -29,7 +34,9 @@ struct tfu_engine {
   /* Shared by threads. */
   pthread_mutex_t lock;
   pthread_cond_t came;
-  request *first, **last; /* that wait, in order */
+  request *first, **last;       /* that wait, in order of their coming */
+  request **ask;                /* of these the one that is asked next, or the end */
+  int64_t waiting, most, limit; /* how many there are and may be, and how long each may wait; 0: no bound */
   int started, ending;
   pthread_t thread;
 };
@@ -94,7 +101,7 @@ tfu_code tfu_engine_new(const tfu_steps *steps, int64_t pages, tfu_engine **engi
   tfu_engine *e = *engine = calloc(1, sizeof *e);
   if (!e) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
   e->steps = *steps;
-  e->last = &e->first;
+  e->last = e->ask = &e->first;
   pthread_mutex_init(&e->lock, NULL);
   pthread_cond_init(&e->came, NULL);
   e->most_rows = largest(steps->rows);
@@ -114,6 +121,11 @@ tfu_code tfu_engine_new(const tfu_steps *steps, int64_t pages, tfu_engine **engi
     *engine = NULL;
   }
   return code;
+}
+
+void tfu_engine_bound(tfu_engine *e, int64_t waiting, int64_t nanoseconds) {
+  e->most = waiting;
+  e->limit = nanoseconds;
 }
 
 int64_t tfu_engine_available(const tfu_engine *e) { return tfu_pages_available(e->pages); }
@@ -141,6 +153,27 @@ static tfu_code check(const tfu_engine *e, const tfu_generation *g, tfu_error *e
   return TFU_OK;
 }
 
+static int64_t now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+/* Has it wait, unless too many do. */
+static int append(tfu_engine *e, request *r) {
+  pthread_mutex_lock(&e->lock);
+  const int room = !e->most || e->waiting < e->most;
+  if (room) {
+    r->since = now(); /* in the lock: so the first has come first */
+    *e->last = r;
+    e->last = &r->next;
+    e->waiting++;
+    pthread_cond_signal(&e->came);
+  }
+  pthread_mutex_unlock(&e->lock);
+  return room;
+}
+
 tfu_code tfu_engine_add(tfu_engine *e, const tfu_generation *g, tfu_error *err) {
   TFU_TRY(check(e, g, err));
   request *r = calloc(1, sizeof *r);
@@ -157,12 +190,9 @@ tfu_code tfu_engine_add(tfu_engine *e, const tfu_generation *g, tfu_error *err) 
   if (stops) memcpy(r->words + g->prompt_length, g->stops, stops);
   r->asked.prompt = r->words;
   r->asked.stops = r->words + g->prompt_length;
-  pthread_mutex_lock(&e->lock);
-  *e->last = r;
-  e->last = &r->next;
-  pthread_cond_signal(&e->came);
-  pthread_mutex_unlock(&e->lock);
-  return TFU_OK;
+  if (append(e, r)) return TFU_OK;
+  free_request(r);
+  return tfu_fail(err, TFU_EXHAUSTED, "%lld requests wait, and no more may: try again later", (long long)e->most);
 }
 
 /* Takes a request out of those that wait. */
@@ -170,7 +200,9 @@ static request *take_out(tfu_engine *e, request **at) {
   request *r = *at;
   *at = r->next;
   if (e->last == &r->next) e->last = at;
+  if (e->ask == &r->next) e->ask = at;
   r->next = NULL;
+  e->waiting--;
   return r;
 }
 
@@ -182,8 +214,46 @@ static void end_gone(tfu_engine *e, request *r) {
   end(e, r, -1, code, &why);
 }
 
+static void end_late(tfu_engine *e, request *r) {
+  tfu_error why;
+  const tfu_code code = tfu_fail(&why, TFU_EXHAUSTED,
+                                 "the request has waited %.3g s, which is as long as one may: try "
+                                 "again later",
+                                 (double)e->limit / 1e9);
+  end(e, r, -1, code, &why);
+}
+
+/* Ends those of a list, outside of the lock. */
+static void end_all(tfu_engine *e, request *list, void (*end_one)(tfu_engine *e, request *r)) {
+  while (list) {
+    request *r = list;
+    list = r->next;
+    end_one(e, r);
+  }
+}
+
+static void put(request *r, request ***end) {
+  **end = r;
+  *end = &r->next;
+}
+
+/* Of those that wait, the ones that have waited too long, and that nobody wants any more of the next few. */
+static void drop_waiting(tfu_engine *e) {
+  request *gone = NULL, **gone_end = &gone, *late = NULL, **late_end = &late;
+  pthread_mutex_lock(&e->lock);
+  const int64_t oldest = e->limit && e->first ? now() - e->limit : INT64_MIN;
+  while (e->first && e->first->since < oldest) put(take_out(e, &e->first), &late_end);
+  for (int64_t i = e->waiting < ASKED ? e->waiting : ASKED; i > 0; i--) {
+    if (!*e->ask) e->ask = &e->first;
+    if (is_gone(*e->ask)) put(take_out(e, e->ask), &gone_end);
+    else e->ask = &(*e->ask)->next;
+  }
+  pthread_mutex_unlock(&e->lock);
+  end_all(e, late, end_late);
+  end_all(e, gone, end_gone);
+}
+
 static void drop_gone(tfu_engine *e) {
-  request *gone = NULL;
   int kept = 0;
   for (int i = 0; i < e->n; i++) {
     request *r = e->running[i];
@@ -191,22 +261,6 @@ static void drop_gone(tfu_engine *e) {
     else e->running[kept++] = r;
   }
   e->n = kept;
-  pthread_mutex_lock(&e->lock);
-  for (request **at = &e->first; *at;) {
-    if (!is_gone(*at)) {
-      at = &(*at)->next;
-      continue;
-    }
-    request *r = take_out(e, at);
-    r->next = gone;
-    gone = r;
-  }
-  pthread_mutex_unlock(&e->lock);
-  while (gone) {
-    request *r = gone;
-    gone = r->next;
-    end_gone(e, r);
-  }
 }
 
 /* ---- prompts ---- */
@@ -232,9 +286,15 @@ static int admit(tfu_engine *e, request *r) {
 }
 
 static void join(tfu_engine *e) {
+  request *gone = NULL, **gone_end = &gone;
   pthread_mutex_lock(&e->lock);
-  while (e->first && e->n < e->most_rows && admit(e, e->first)) e->running[e->n++] = take_out(e, &e->first);
+  while (e->first && e->n < e->most_rows) {
+    if (is_gone(e->first)) put(take_out(e, &e->first), &gone_end);
+    else if (admit(e, e->first)) e->running[e->n++] = take_out(e, &e->first);
+    else break;
+  }
   pthread_mutex_unlock(&e->lock);
+  end_all(e, gone, end_gone);
 }
 
 static void put_pages(const tfu_engine *e, const request *r, int64_t *table) {
@@ -384,6 +444,7 @@ tfu_code tfu_engine_warm_up(tfu_engine *e, tfu_error *err) {
 
 int tfu_engine_step(tfu_engine *e) {
   drop_gone(e);
+  drop_waiting(e);
   join(e);
   read_some(e);
   decode(e);

@@ -3,7 +3,10 @@
  * Requests join and leave between steps. Their keys and values lie in pages, which prompts that begin alike share. A
  * request is given all pages that it may need when it joins, so it never stops for want of memory; one that finds no
  * row or too few pages waits for them, in order, and one that could never have enough is refused. The same as
- * tfuse.generation.Engine in Python, but that a step's tokens are waited for before the next step. */
+ * tfuse.generation.Engine in Python, but that a step's tokens are waited for before the next step.
+ *
+ * What a step costs beside the model's own work depends on the requests that run, and neither on how many wait nor on
+ * how many pages there are. */
 #ifndef TFUSE_ENGINE_H_
 #define TFUSE_ENGINE_H_
 
@@ -49,6 +52,11 @@ typedef struct tfu_engine tfu_engine;
 TFU_MUST_USE tfu_code tfu_engine_new(const tfu_steps *steps, int64_t pages, tfu_engine **engine, tfu_error *err);
 /* Requests that have not ended are told so. NULL is fine. */
 void tfu_engine_free(tfu_engine *engine);
+
+/* How many requests may wait at a time, and for how long; 0: any number, and for ever, as it is without this call. One
+ * that would be too many is refused, and one that has waited too long is told so, both with TFU_EXHAUSTED. Before any
+ * request. */
+void tfu_engine_bound(tfu_engine *engine, int64_t waiting, int64_t nanoseconds);
 
 /* Makes each kind of step once, with nothing in it: what the first of a kind takes longer, no request waits for. Before
  * any request. */

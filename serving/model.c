@@ -154,12 +154,10 @@ static tfu_code check(const tfu_model *m, const tfu_signature *s, const tfu_arra
     TFU_REQUIRE(err, same, "input %s must have shape %s, got %s", port->name, tfu_show(&port->shape).text,
                 tfu_show(&in[i].shape).text);
     const tfu_text *texts = port->dtype == TFU_TF_STRING ? in[i].data : NULL;
-    for (size_t k = 0; texts && k < elements && texts[k].bytes < SIZE_MAX / 2 - bytes; k++) bytes += texts[k].bytes;
-    all = bytes < SIZE_MAX - all ? all + bytes : SIZE_MAX;
+    all = tfu_add_bytes(all, tfu_array_counted(port->dtype, elements));
+    for (size_t k = 0; texts && k < elements; k++) all = tfu_add_bytes(all, texts[k].bytes);
   }
-  if (m->most_bytes && all > m->most_bytes)
-    return tfu_fail(err, TFU_INVALID, "the inputs are %zu bytes, and the limit is %zu", all, m->most_bytes);
-  return TFU_OK;
+  return tfu_check_limit(all, m->most_bytes, err);
 }
 
 static tfu_code run(tfu_model *m, const tfu_signature *s, const tfu_array *in, tfu_array *out, TF_Tensor **tensor,

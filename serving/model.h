@@ -51,7 +51,7 @@ typedef struct tfu_model_options {
   int inter_threads;      /* ops at a time; 0: as many as cores */
   int intra_threads;      /* threads of an op; 0: as many as cores. The first model of a process decides. */
   int xla;                /* whether XLA compiles what it can of a graph that does not ask for it itself */
-  size_t most_bytes;      /* of all inputs of a run together; 0: no limit */
+  size_t most_bytes;      /* of all inputs of a run, of which a string is 40 and its characters; 0: no limit */
 } tfu_model_options;
 
 /* An input or output. A size that the model leaves open is TFU_UNKNOWN, and so is an open rank. */

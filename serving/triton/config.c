@@ -39,6 +39,9 @@ int tfu_config_axis(const tfu_config *c, const char *name) {
 
 /* ---- read ---- */
 
+/* Where nobody says: a queue that 32 rows work off in some minutes, and no longer a wait than clients have patience. */
+enum { QUEUE = 1024, QUEUE_SECONDS = 300 };
+
 static tfu_json parameter(tfu_json config, const char *name) {
   return tfu_json_get(tfu_json_get(tfu_json_get(config, "parameters"), name), "string_value");
 }
@@ -49,9 +52,10 @@ static tfu_code read_text(tfu_json config, const char *name, char *text, size_t 
   return TFU_OK;
 }
 
+/* Where nothing is said, the number stays as it is. */
 static tfu_code read_number(tfu_json config, const char *name, int64_t *number, tfu_error *err) {
   const tfu_json value = parameter(config, name);
-  *number = tfu_json_integer(value, value.at ? -1 : 0);
+  *number = tfu_json_integer(value, value.at ? -1 : *number);
   TFU_REQUIRE(err, *number >= 0, "parameter %s must be a whole number, 0 or more, got %.*s", name,
               (int)(value.end - value.at), value.at);
   return TFU_OK;
@@ -90,7 +94,10 @@ static tfu_code read_stops(tfu_json config, tfu_config *c, tfu_error *err) {
 }
 
 tfu_code tfu_config_read(tfu_json config, tfu_config *c, tfu_error *err) {
-  *c = (tfu_config){.tags = "serve", .max_batch = tfu_json_integer(tfu_json_get(config, "max_batch_size"), 0)};
+  *c = (tfu_config){.tags = "serve",
+                    .max_batch = tfu_json_integer(tfu_json_get(config, "max_batch_size"), 0),
+                    .queue = QUEUE,
+                    .queue_seconds = QUEUE_SECONDS};
   const tfu_json file = tfu_json_get(config, "default_model_filename");
   TFU_REQUIRE(err, !file.at || tfu_json_text(file, c->file, sizeof c->file), "default_model_filename is too long");
   TFU_REQUIRE(err, !strchr(c->file, '/') && strcmp(c->file, "..") && strcmp(c->file, "."),
@@ -103,6 +110,10 @@ tfu_code tfu_config_read(tfu_json config, tfu_config *c, tfu_error *err) {
   TFU_TRY(read_number(config, "TFUSE_XLA", &c->xla, err));
   TFU_TRY(read_number(config, "TFUSE_MAX_BYTES", &c->max_bytes, err));
   TFU_TRY(read_number(config, "TFUSE_PAGES", &c->pages, err));
+  TFU_TRY(read_number(config, "TFUSE_QUEUE", &c->queue, err));
+  TFU_TRY(read_number(config, "TFUSE_QUEUE_SECONDS", &c->queue_seconds, err));
+  TFU_REQUIRE(err, c->queue_seconds <= INT32_MAX, "parameter TFUSE_QUEUE_SECONDS must be at most %d, got %lld",
+              INT32_MAX, (long long)c->queue_seconds);
   TFU_TRY(read_stops(config, c, err));
   return read_ragged(config, c, err);
 }

@@ -24,7 +24,8 @@ typedef struct tfu_config {
   tfu_ragged ragged[TFU_MAX_RAGGED];
   int n_ragged;
   /* Of models that generate: */
-  int64_t pages; /* of the cache; 0: as many as all rows may need */
+  int64_t pages;                /* of the cache; 0: as many as all rows may need */
+  int64_t queue, queue_seconds; /* requests that may wait, and for how long; 0: no bound */
   int32_t stops[TFU_MAX_STOPS];
   int n_stops; /* tokens that end a request which names none */
 } tfu_config;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "serving/array.h"
 #include "serving/engine.h"
 #include "serving/triton/memory.h"
 
@@ -67,9 +68,6 @@ static tfu_code gather(TRITONBACKEND_Input *input, uint64_t bytes, uint32_t piec
 }
 
 static tfu_code texts_of(const char *data, size_t bytes, size_t elements, tfu_text **texts, tfu_error *err) {
-  /* Each takes 4 bytes at least: so much memory is not asked for in vain. */
-  TFU_REQUIRE(err, elements <= bytes / 4, "%zu strings have at least %zu bytes, got %zu", elements, elements * 4,
-              bytes);
   tfu_text *text = *texts = malloc(elements * sizeof *text + 1);
   if (!text) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
   for (size_t i = 0; i < elements; i++) {
@@ -93,15 +91,22 @@ TRITONBACKEND_Input *tfu_request_input(TRITONBACKEND_Request *request, const cha
   return error ? NULL : input;
 }
 
-static tfu_code read_input(tfu_request *r, const tfu_config *c, const tfu_port *port, TRITONBACKEND_Input *input,
-                           tfu_array *x, void **own, tfu_error *err) {
+/* What an input is said to be: its dtype and shape, and how many bytes of how many pieces it has. */
+typedef struct head {
+  TRITONBACKEND_Input *input;
+  uint64_t given;
+  uint32_t pieces;
+  size_t elements, bytes;
+} head;
+
+/* Checks what is said of an input. No memory is asked for, nor any byte of it read. */
+static tfu_code read_head(tfu_request *r, const tfu_config *c, const tfu_port *port, head *h, tfu_array *x,
+                          tfu_error *err) {
   TRITONSERVER_DataType type;
   const int64_t *dim;
-  void *data;
-  uint32_t rank, pieces;
-  uint64_t given;
-  size_t elements, bytes;
-  TFU_TRY(tfu_triton_code(TRITONBACKEND_InputProperties(input, NULL, &type, &dim, &rank, &given, &pieces), err));
+  uint32_t rank;
+  TFU_TRY(
+      tfu_triton_code(TRITONBACKEND_InputProperties(h->input, NULL, &type, &dim, &rank, &h->given, &h->pieces), err));
   const char *got = tfu_tf_dtype_name(tfu_triton_dtype_of(type));
   TFU_REQUIRE(err, type == tfu_triton_dtype(port->dtype), "it must be %s, got %s", tfu_tf_dtype_name(port->dtype),
               got ? got : "an unknown dtype");
@@ -109,9 +114,13 @@ static tfu_code read_input(tfu_request *r, const tfu_config *c, const tfu_port *
   *x = (tfu_array){.dtype = port->dtype, .shape = {.rank = (int)rank}};
   for (uint32_t i = 0; i < rank; i++) x->shape.dim[i] = dim[i];
   if (!port->shape.rank && rank == 1 && dim[0] == 1) x->shape.rank = 0; /* a scalar, as Triton has it */
-  TFU_TRY(tfu_array_size(x->dtype, &x->shape, &elements, &bytes, err));
-  TFU_REQUIRE(err, port->dtype == TFU_TF_STRING || given == bytes, "shape %s has %zu bytes, got %llu",
-              tfu_show(&x->shape).text, bytes, (unsigned long long)given);
+  TFU_TRY(tfu_array_size(x->dtype, &x->shape, &h->elements, &h->bytes, err));
+  if (port->dtype == TFU_TF_STRING)
+    TFU_REQUIRE(err, h->elements <= h->given / 4, "%zu strings have at least %zu bytes, got %zu", h->elements,
+                h->elements * 4, (size_t)h->given);
+  else
+    TFU_REQUIRE(err, h->given == h->bytes, "shape %s has %zu bytes, got %llu", tfu_show(&x->shape).text, h->bytes,
+                (unsigned long long)h->given);
   TFU_REQUIRE(err, !c->max_batch || rank > 0, "it must have an axis for the batch");
   if (c->max_batch) {
     TFU_REQUIRE(err, r->rows < 0 || r->rows == dim[0], "its batch is %lld, and that of another input %lld",
@@ -119,44 +128,67 @@ static tfu_code read_input(tfu_request *r, const tfu_config *c, const tfu_port *
     r->rows = dim[0];
   }
   const int axis = tfu_config_axis(c, port->name);
-  if (axis) {
-    TFU_REQUIRE(err, axis < (int)rank, "it has no axis %d", axis);
-    TFU_REQUIRE(err, r->length < 0 || r->length == dim[axis], "its length is %lld, and that of another input %lld",
-                (long long)dim[axis], (long long)r->length);
-    r->length = dim[axis];
-  }
-  TFU_TRY(one_piece(input, given, pieces, &data, err));
-  if (port->dtype != TFU_TF_STRING) {
+  if (!axis) return TFU_OK;
+  TFU_REQUIRE(err, axis < (int)rank, "it has no axis %d", axis);
+  TFU_REQUIRE(err, r->length < 0 || r->length == dim[axis], "its length is %lld, and that of another input %lld",
+              (long long)dim[axis], (long long)r->length);
+  r->length = dim[axis];
+  return TFU_OK;
+}
+
+static size_t counted(const head *h, int dtype) {
+  return tfu_add_bytes(tfu_array_counted(dtype, h->elements), dtype == TFU_TF_STRING ? h->given - 4 * h->elements : 0);
+}
+
+static tfu_code read_data(const head *h, tfu_array *x, void **own, tfu_error *err) {
+  void *data;
+  TFU_TRY(one_piece(h->input, h->given, h->pieces, &data, err));
+  if (x->dtype != TFU_TF_STRING) {
     x->data = data;
-    if (data || !bytes) return TFU_OK;
+    if (data || !h->bytes) return TFU_OK;
     const tfu_shape shape = x->shape;
-    TFU_TRY(tfu_array_new(port->dtype, &shape, x, err)); /* which a run takes as it is */
-    return gather(input, given, pieces, x->data, err);
+    TFU_TRY(tfu_array_new(x->dtype, &shape, x, err)); /* which a run takes as it is */
+    return gather(h->input, h->given, h->pieces, x->data, err);
   }
   if (!data) {
-    data = own[0] = malloc(given + 1);
+    data = own[0] = malloc(h->given + 1);
     if (!data) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
-    TFU_TRY(gather(input, given, pieces, data, err));
+    TFU_TRY(gather(h->input, h->given, h->pieces, data, err));
   }
-  const tfu_code code = texts_of(data, given, elements, (tfu_text **)&own[1], err);
+  const tfu_code code = texts_of(data, h->given, h->elements, (tfu_text **)&own[1], err);
   x->data = own[1];
   return code;
 }
 
-void tfu_request_read(tfu_request *r, const tfu_config *c, const tfu_signature *s) {
+/* All heads first: no input takes memory before all are known to be right, and within the limit. */
+static tfu_code read_inputs(tfu_request *r, const tfu_config *c, const tfu_signature *s, head *h, tfu_error *err) {
   tfu_error why;
+  size_t all = 0;
+  for (int i = 0; i < s->inputs; i++) {
+    const char *name = s->input[i].name;
+    h[i].input = tfu_request_input(r->of, name);
+    TFU_REQUIRE(err, h[i].input, "input %s is missing, and the model needs it", name);
+    const tfu_code code = read_head(r, c, &s->input[i], &h[i], &r->in[i], &why);
+    if (code != TFU_OK) return tfu_fail(err, code, "input %s: %s", name, why.text);
+    all = tfu_add_bytes(all, counted(&h[i], s->input[i].dtype));
+  }
+  TFU_TRY(tfu_check_limit(all, (size_t)c->max_bytes, err));
+  for (int i = 0; i < s->inputs; i++) {
+    const tfu_code code = read_data(&h[i], &r->in[i], &r->own[2 * i], &why);
+    if (code != TFU_OK) return tfu_fail(err, code, "input %s: %s", s->input[i].name, why.text);
+  }
+  return TFU_OK;
+}
+
+void tfu_request_read(tfu_request *r, const tfu_config *c, const tfu_signature *s) {
   r->rows = -1;
   r->length = -1;
   r->in = calloc((size_t)s->inputs + 1, sizeof *r->in);
   r->own = calloc(2 * (size_t)s->inputs + 1, sizeof *r->own);
-  r->code = r->in && r->own ? TFU_OK : tfu_fail(&r->err, TFU_EXHAUSTED, "out of host memory");
-  for (int i = 0; r->code == TFU_OK && i < s->inputs; i++) {
-    const char *name = s->input[i].name;
-    TRITONBACKEND_Input *input = tfu_request_input(r->of, name);
-    const tfu_code code = input ? read_input(r, c, &s->input[i], input, &r->in[i], &r->own[2 * i], &why) : TFU_OK;
-    if (!input) r->code = tfu_fail(&r->err, TFU_INVALID, "input %s is missing, and the model needs it", name);
-    else if (code != TFU_OK) r->code = tfu_fail(&r->err, code, "input %s: %s", name, why.text);
-  }
+  head *h = calloc((size_t)s->inputs + 1, sizeof *h);
+  r->code =
+      r->in && r->own && h ? read_inputs(r, c, s, h, &r->err) : tfu_fail(&r->err, TFU_EXHAUSTED, "out of host memory");
+  free(h);
   if (r->rows < 0) r->rows = 1;
 }
 

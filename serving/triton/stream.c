@@ -41,6 +41,7 @@ tfu_code tfu_stream_engine(tfu_model *model, const tfu_config *c, tfu_engine **e
   int64_t pages = c->pages;
   TFU_TRY(tfu_generator_steps(model, &pages, &steps, err));
   TFU_TRY(tfu_engine_new(&steps, pages, engine, err));
+  tfu_engine_bound(*engine, c->queue, c->queue_seconds * 1000000000);
   tfu_code code = tfu_engine_warm_up(*engine, err);
   if (code == TFU_OK) code = tfu_engine_start(*engine, err);
   if (code != TFU_OK) {
@@ -138,7 +139,6 @@ typedef struct brought {
 
 static tfu_code read_inputs(brought *b, const tfu_config *c, tfu_error *err) {
   int of[PORTS];
-  size_t all = 0;
   b->signature.input = b->there;
   for (int i = 0; i < PORTS; i++) {
     b->n[i] = -1;
@@ -155,9 +155,6 @@ static tfu_code read_inputs(brought *b, const tfu_config *c, tfu_error *err) {
     TFU_REQUIRE(err, b->there[i].shape.rank || n == 1, "input %s must be one number, got %lld", b->there[i].name,
                 (long long)n);
     const size_t size = tfu_tf_dtype_size(x->dtype), bytes = (size_t)n * size;
-    all += bytes;
-    TFU_REQUIRE(err, !c->max_bytes || all <= (size_t)c->max_bytes,
-                "the inputs are %zu bytes or more, and the limit is %lld", all, (long long)c->max_bytes);
     void *aligned = (uintptr_t)x->data % size ? b->request.own[2 * i + 1] = malloc(bytes) : x->data;
     if (bytes && !aligned) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
     if (aligned != x->data) memcpy(aligned, x->data, bytes);

@@ -3,8 +3,10 @@
  * shows in the tokens. */
 #include <pthread.h>
 #include <stdatomic.h>
+#include <time.h>
 
 #include "serving/engine.h"
+#include "serving/pages.h"
 #include "tests/check.h"
 
 enum { PAGE = 4, ROOM = 32, WORDS = 1000, ROW_PAGES = ROOM / PAGE, MOST_PAGES = 64, UNREADABLE = 999, UNLUCKY = 998 };
@@ -87,15 +89,19 @@ static const tfu_steps steps = {.page = PAGE,
 typedef struct client {
   int32_t prompt[ROOM], got[ROOM];
   tfu_generation asked;
-  int n, leaves_at; /* tokens; leaves_at: after so many it is gone */
+  int n, leaves_at; /* tokens; leaves_at: after so many it is gone, and with -1 already */
+  int began, rank;  /* of all, when its first token came */
   atomic_int ended;
   tfu_code code;
   tfu_error why;
 } client;
 
+static int begun, looks; /* requests that got a token; how often one was asked whether it is gone */
+
 static void tell(void *user, int32_t token, int ended, tfu_code code, const tfu_error *why) {
   client *c = user;
   CHECK(!c->ended && (code == TFU_OK) == (token >= 0) && (code == TFU_OK) == !why);
+  if (token >= 0 && !c->n) c->rank = begun++, c->began = 1;
   if (token >= 0) c->got[c->n++] = token;
   c->code = code;
   if (why) c->why = *why;
@@ -104,6 +110,7 @@ static void tell(void *user, int32_t token, int ended, tfu_code code, const tfu_
 
 static int is_gone(void *user) {
   const client *c = user;
+  looks++;
   return c->leaves_at && c->n >= c->leaves_at;
 }
 
@@ -387,6 +394,143 @@ static void test_failures(void) {
   tfu_engine_free(e);
 }
 
+/* ---- those that wait ---- */
+
+static void ask_some(client *c, int n, tfu_engine *e) {
+  for (int i = 0; i < n; i++) {
+    ask(&c[i], 0, 2, 3);
+    add(e, &c[i]);
+  }
+}
+
+/* They begin in the order in which they came, without those that nobody wants any more; and these are told so. */
+static void test_order(void) {
+  enum { N = 2000 };
+  static client c[N];
+  tfu_engine *e = engine_of(20);
+  int gone = 0, last = -1;
+  ask_some(c, N, e);
+  for (int i = 0; i < N; i++) gone += (c[i].leaves_at = any(3) ? 0 : -1) < 0;
+  begun = 0;
+  for (int i = 0; i < N / 64 + 2; i++) tfu_engine_step(e); /* in so many steps each was asked */
+  for (int i = 0; i < N; i++)
+    if (c[i].leaves_at) CHECK(c[i].ended && c[i].n == 0 && (int)c[i].code == TFU_CANCELLED);
+  ask(&c[0], 0, 2, 3); /* one that comes when others were taken out */
+  CHECK(c[1].n || c[1].leaves_at);
+  add(e, &c[0]);
+  finish_all(e);
+  for (int i = 1; i < N; i++) {
+    if (c[i].leaves_at) continue;
+    CHECK_FOR(c[i].began && c[i].n == 3 && c[i].rank > last && is_right(&c[i]), "request %d of rank %d after %d", i,
+              c[i].rank, last);
+    last = c[i].rank;
+  }
+  CHECK(gone > N / 4 && c[0].n == 3 && c[0].rank > last && tfu_engine_available(e) == 20);
+  tfu_engine_free(e);
+}
+
+/* All at once go: the first, the last, and all, and others can come after that. */
+static void test_all_vanish(void) {
+  client c[100];
+  for (int kind = 0; kind < 3; kind++) {
+    tfu_engine *e = engine_of(20);
+    ask_some(c, TFU_COUNT(c), e);
+    for (int i = 0; i < TFU_COUNT(c); i++)
+      if (kind == 2 || (kind ? i > 50 : i < 50)) c[i].leaves_at = -1;
+    for (int i = 0; i < 2; i++) tfu_engine_step(e);
+    client more[3];
+    ask_some(more, TFU_COUNT(more), e);
+    finish_all(e);
+    for (int i = 0; i < TFU_COUNT(c); i++) CHECK(c[i].ended && c[i].n == (c[i].leaves_at ? 0 : 3));
+    for (int i = 0; i < TFU_COUNT(more); i++) CHECK(more[i].n == 3 && is_right(&more[i]));
+    tfu_engine_free(e);
+  }
+}
+
+/* A step asks a few of those that wait. */
+static void test_a_step_does_not_ask_all(void) {
+  enum { N = 10000 };
+  static client c[N];
+  tfu_engine *e = engine_of(20);
+  ask_some(c, N, e);
+  looks = 0;
+  for (int i = 0; i < 10; i++) tfu_engine_step(e);
+  CHECK_FOR(looks <= 10 * (64 + 6), "%d asked in 10 steps", looks);
+  tfu_engine_free(e);
+  for (int i = 0; i < N; i++) CHECK(c[i].ended);
+}
+
+static void test_bounds(void) {
+  client c[12], more;
+  tfu_error err;
+  tfu_engine *e = engine_of(20);
+  tfu_engine_bound(e, 12, 0);
+  ask_some(c, TFU_COUNT(c), e);
+  ask(&more, 0, 2, 3);
+  CHECK(tfu_engine_add(e, &more.asked, &err) == TFU_EXHAUSTED);
+  CHECK_TEXT(err.text, "12 requests wait, and no more may: try again later");
+  tfu_engine_step(e); /* six join, and leave room for as many */
+  client later[7];
+  for (int i = 0; i < TFU_COUNT(later); i++) {
+    ask(&later[i], 0, 2, 3);
+    CHECK(tfu_engine_add(e, &later[i].asked, &err) == (i < 6 ? TFU_OK : TFU_EXHAUSTED));
+  }
+  finish_all(e);
+  for (int i = 0; i < 6; i++) CHECK(c[i].n == 3 && c[6 + i].n == 3 && later[i].n == 3 && !later[6].n);
+  tfu_engine_free(e);
+  /* Those that run have all the time that they need; those that wait have not. */
+  e = engine_of(20);
+  tfu_engine_bound(e, 0, 20000000);
+  ask_some(c, TFU_COUNT(c), e);
+  for (int i = 0; i < TFU_COUNT(c); i++) c[i].asked.new_tokens = 3;
+  tfu_engine_step(e);
+  nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);
+  ask(&more, 0, 2, 3);
+  add(e, &more);
+  finish_all(e);
+  for (int i = 0; i < TFU_COUNT(c); i++) {
+    CHECK_FOR(c[i].ended && c[i].n == (i < 6 ? 3 : 0) && c[i].code == (i < 6 ? TFU_OK : TFU_EXHAUSTED), "request %d",
+              i);
+    if (i >= 6)
+      CHECK_TEXT(c[i].why.text, "the request has waited 0.02 s, which is as long as one may: try again later");
+  }
+  CHECK(more.n == 3 && tfu_engine_available(e) == 20);
+  tfu_engine_free(e);
+}
+
+/* Pages are found and taken in the same time, however many there are. On a busy machine all of this takes 10 ms; by
+ * looking through all pages each time it took 4 s. */
+static void test_many_pages(void) {
+  enum { N = 1 << 16, SIZE = 16, TIMES = 20000 };
+  tfu_pages *p = NULL;
+  tfu_error err;
+  struct timespec begin, end;
+  int32_t words[SIZE] = {0};
+  int64_t before = TFU_NO_PAGE;
+  CHECK(tfu_pages_new(N, SIZE, &p, &err) == TFU_OK);
+  for (int i = 0; i < N; i++) {
+    const int64_t page = tfu_pages_take(p);
+    words[i % SIZE] = i;
+    tfu_pages_name(p, page, before, words);
+    tfu_pages_leave(p, page);
+    CHECK(tfu_pages_find(p, before, words) == page);
+    if (i % 8 == 0) before = page;
+  }
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
+  for (int i = 0; i < TIMES; i++) {
+    words[0] = -1 - i;
+    CHECK(tfu_pages_find(p, 3, words) == TFU_NO_PAGE);
+    const int64_t page = tfu_pages_take(p);
+    tfu_pages_name(p, page, 3, words);
+    tfu_pages_leave(p, page);
+  }
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
+  const double seconds = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
+  CHECK_FOR(seconds < 0.2, "%g s", seconds);
+  CHECK(tfu_pages_available(p) == N);
+  tfu_pages_free(p);
+}
+
 enum { EACH = 200, THREADS = 4 };
 static client many[THREADS][EACH];
 static tfu_engine *shared;
@@ -429,6 +573,11 @@ int main(void) {
   test_stops_and_vanished();
   test_refused();
   test_failures();
+  test_order();
+  test_all_vanish();
+  test_a_step_does_not_ask_all();
+  test_bounds();
+  test_many_pages();
   test_threads();
   return verdict();
 }

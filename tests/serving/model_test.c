@@ -94,6 +94,30 @@ static void test_limit(void) {
   CHECK(tfu_model_run(model, tfu_model_signature(model, NULL), &in, &out, &err) == TFU_INVALID);
   CHECK_TEXT(err.text, "the inputs are 20 bytes, and the limit is 16");
   tfu_model_close(model);
+  /* A string takes more than its characters. Sums do not overflow. */
+  const tfu_model_options more = {.most_bytes = 1000};
+  const struct {
+    int64_t n;
+    size_t bytes; /* of the first one */
+    const char *error;
+  } cases[] = {{25, 0, NULL},
+               {26, 0, "the inputs are 1040 bytes, and the limit is 1000"},
+               {24, 40, NULL},
+               {24, 41, "the inputs are 1001 bytes, and the limit is 1000"},
+               {2, SIZE_MAX / 2, "the inputs are 9223372036854775887 bytes, and the limit is 1000"},
+               {2, SIZE_MAX, "the inputs are 18446744073709551615 bytes, and the limit is 1000"}};
+  CHECK(tfu_model_open(folder_of("strings", "a:7:-1", "x:7:-1"), &more, &model, &err) == TFU_OK);
+  for (int i = 0; i < TFU_COUNT(cases); i++) {
+    tfu_text texts[26] = {{"a text of more than a few characters, of which", cases[i].bytes}};
+    in = (tfu_array){.dtype = TFU_TF_STRING, .shape = SHAPE(cases[i].n), .data = texts};
+    err = (tfu_error){""};
+    const tfu_code code = tfu_model_run(model, tfu_model_signature(model, NULL), &in, &out, &err);
+    CHECK_FOR(
+        code == (cases[i].error ? TFU_INVALID : TFU_OK) && !strcmp(err.text, cases[i].error ? cases[i].error : ""),
+        "case %d: %s", i, err.text);
+    if (code == TFU_OK) tfu_array_free(&out);
+  }
+  tfu_model_close(model);
 }
 
 static void test_models_that_do_not_open(void) {

@@ -224,6 +224,53 @@ static void test_padding_has_limits(void) {
   }
 }
 
+/* What is over the limit is refused before any memory is asked for, whatever it is made of. */
+static void test_limit(void) {
+  enum { HUGE = 1 << 26 };
+  char *zeros = calloc(HUGE, 1), text[4 + 25];
+  TRITONBACKEND_Model model;
+  TRITONBACKEND_ModelInstance instance;
+  load_well(&model, "limited", "a:1:-1 b:7:-1", "x:1:-1 y:7:-1",
+            "{\"input\":[" PORT("a", "FP32", "-1") "," PORT("b", "STRING", "-1") "],\"output\":[" PORT(
+                "x", "FP32", "-1") "," PORT("y", "STRING", "-1") "],"
+            "\"parameters\":{\"TFUSE_MAX_BYTES\":{\"string_value\":\"1000\"}}}");
+  begin(&instance, &model);
+  memset(text, 'x', sizeof text);
+  memcpy(text, "\x19\0\0\0", 4);
+  const struct {
+    int64_t numbers, strings;
+    uint64_t cut;      /* of the numbers, or of the strings where there are no numbers */
+    const char *bytes; /* of the strings, which are otherwise empty */
+    const char *error; /* NULL: there is none */
+  } cases[] = {
+      {HUGE / 4, 0, HUGE / 2, NULL, "the inputs are 67108864 bytes, and the limit is 1000"},
+      {0, HUGE / 4, 0, NULL, "the inputs are 671088640 bytes, and the limit is 1000"},
+      {0, HUGE / 4, 1000, NULL, "the inputs are 671088640 bytes, and the limit is 1000"},
+      {250, 0, 500, NULL, NULL},
+      {0, 25, 0, NULL, NULL},
+      {0, 26, 0, NULL, "the inputs are 1040 bytes, and the limit is 1000"},
+      {150, 10, 0, NULL, NULL},
+      {151, 10, 0, NULL, "the inputs are 1004 bytes, and the limit is 1000"},
+      {233, 1, 0, text, NULL}, /* 932 + 40 + 25 */
+      {234, 1, 0, text, "the inputs are 1001 bytes, and the limit is 1000"},
+  };
+  for (int i = 0; i < TFU_COUNT(cases); i++) {
+    TRITONBACKEND_Request r = {.wanted = {"x", "y"}};
+    const int64_t n = cases[i].numbers, strings = cases[i].strings;
+    add_input(&r, "a", TRITONSERVER_TYPE_FP32, (tfu_shape)SHAPE(n), zeros, 4 * (size_t)n);
+    add_input(&r, "b", TRITONSERVER_TYPE_BYTES, (tfu_shape)SHAPE(strings), cases[i].bytes ? cases[i].bytes : zeros,
+              cases[i].bytes ? sizeof text : 4 * (size_t)strings);
+    r.in[n ? 0 : 1].cut = cases[i].cut;
+    looked = 0;
+    execute(&instance, &r, 1);
+    CHECK_FOR(!strcmp(r.error, cases[i].error ? cases[i].error : ""), "case %d: %s", i, r.error);
+    CHECK_FOR(cases[i].error ? !looked && r.code == TRITONSERVER_ERROR_INVALID_ARG : looked > 0, "case %d", i);
+    clear(&r);
+  }
+  end(&instance);
+  free(zeros);
+}
+
 static void test_without_batches(void) {
   TRITONBACKEND_Model model;
   TRITONBACKEND_ModelInstance instance;
@@ -321,6 +368,10 @@ static void test_what_is_refused(void) {
       {"c12", "a:1:-1", "{\"parameters\":{\"TFUSE_RAGGED\":{\"string_value\":\"q:1\"}}}", "names q, which the model"},
       {"c13", "a:1:2", "{\"parameters\":{\"TFUSE_RAGGED\":{\"string_value\":\"a:1\"}}}", "needs a max_batch_size"},
       {"c14", "a:1:-1", "{\"max_batch_size\"", "the configuration is not JSON"},
+      {"c15", "a:1:-1", "{\"parameters\":{\"TFUSE_QUEUE\":{\"string_value\":\"many\"}}}",
+       "TFUSE_QUEUE must be a whole number, 0 or more, got \"many\""},
+      {"c16", "a:1:-1", "{\"parameters\":{\"TFUSE_QUEUE_SECONDS\":{\"string_value\":\"9999999999\"}}}",
+       "TFUSE_QUEUE_SECONDS must be at most 2147483647, got 9999999999"},
   };
   for (int i = 0; i < TFU_COUNT(cases); i++) {
     const char *text = load(&model, cases[i].name, cases[i].inputs, "x:1:-1,2", cases[i].config);
@@ -411,6 +462,7 @@ int main(void) {
   test_an_error_is_that_of_one_request();
   test_ragged();
   test_padding_has_limits();
+  test_limit();
   test_without_batches();
   test_memory_is_lent();
   test_what_is_refused();

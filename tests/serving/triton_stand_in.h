@@ -209,9 +209,11 @@ TRITONSERVER_Error *TRITONBACKEND_InputProperties(TRITONBACKEND_Input *x, const 
   *pieces = x->cut ? 2 : 1;
   return NULL;
 }
+static int looked; /* how often bytes of an input were asked for */
 TRITONSERVER_Error *TRITONBACKEND_InputBuffer(TRITONBACKEND_Input *x, uint32_t i, const void **data, uint64_t *bytes,
                                               TRITONSERVER_MemoryType *memory, int64_t *id) {
   CHECK(*memory == TRITONSERVER_MEMORY_CPU);
+  looked++;
   *data = x->data + (i ? x->cut : 0);
   *bytes = !x->cut ? x->bytes : i ? x->bytes - x->cut : x->cut;
   *memory = x->memory;
