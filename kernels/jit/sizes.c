@@ -51,18 +51,29 @@ static tfu_code size_of(tfu_sizes *s, int64_t number, int64_t *value) {
   return TFU_OK;
 }
 
-static tfu_code factor(tfu_sizes *s, int64_t *value) {
-  if (next(s) == '-') {
-    s->at++;
+static tfu_code factor(tfu_sizes *s, int64_t *value);
+
+/* What stands behind a sign or an opening parenthesis, of which all around are in our stack. */
+static tfu_code nested(tfu_sizes *s, int64_t *value) {
+  if (*s->at++ == '-') {
     TFU_TRY(factor(s, value));
-    *value = -*value;
+    if (__builtin_sub_overflow(0, *value, value)) return refuse(s, "a smaller number before");
     return TFU_OK;
   }
-  if (*s->at == '(') {
-    s->at++;
-    TFU_TRY(tfu_sizes_expression(s, value));
-    if (next(s) != ')') return refuse(s, ")");
-    s->at++;
+  TFU_TRY(tfu_sizes_expression(s, value));
+  if (next(s) != ')') return refuse(s, ")");
+  s->at++;
+  return TFU_OK;
+}
+
+static tfu_code factor(tfu_sizes *s, int64_t *value) {
+  if (next(s) == '-' || *s->at == '(') {
+    TFU_REQUIRE(s->err, s->depth < TFU_JIT_DEEPEST,
+                "%s: signs and parentheses may nest %d deep, and do so deeper at \"%.40s\"", s->what, TFU_JIT_DEEPEST,
+                s->at);
+    s->depth++;
+    TFU_TRY(nested(s, value));
+    s->depth--;
     return TFU_OK;
   }
   TFU_TRY(read_number(s, value));
@@ -88,10 +99,11 @@ static tfu_code term(tfu_sizes *s, int64_t *value) {
 tfu_code tfu_sizes_expression(tfu_sizes *s, int64_t *value) {
   TFU_TRY(term(s, value));
   while (next(s) == '+' || *s->at == '-') {
-    const int sign = *s->at++ == '+' ? 1 : -1;
+    const char sign = *s->at++;
     int64_t by;
     TFU_TRY(term(s, &by));
-    if (__builtin_add_overflow(*value, sign * by, value)) return refuse(s, "a smaller sum before");
+    if (sign == '+' ? __builtin_add_overflow(*value, by, value) : __builtin_sub_overflow(*value, by, value))
+      return refuse(s, "a smaller sum before");
   }
   return TFU_OK;
 }
@@ -117,4 +129,13 @@ tfu_code tfu_sizes_list(tfu_sizes *s, int64_t *values, int most, int *n) {
   }
   if (*s->at) s->at++;
   return TFU_OK;
+}
+
+const char *tfu_jit_size(const char *text, int64_t *value) {
+  static _Thread_local tfu_error err;
+  const tfu_list none = {NULL, 0};
+  tfu_sizes s = {.at = text, .what = "size", .in = &none, .err = &err};
+  tfu_code code = tfu_sizes_expression(&s, value);
+  if (code == TFU_OK && next(&s)) code = refuse(&s, "an operator");
+  return code == TFU_OK ? "" : err.text;
 }

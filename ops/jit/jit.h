@@ -34,14 +34,19 @@ TFU_EXPORT const char *tfu_jit_register(const char *kernel, int kind, const char
 
 /* Sizes as text. An expression has integers, + - * / % and parentheses, "1.2" for the size of axis 2 of input 1 ("1.-1"
  * for its last), and "1.n" for all its elements. A list has expressions with commas between, or "like 1" for all sizes
- * of input 1, and ends with the text or at a semicolon. Both move *at past what they read; `what` is for messages. */
+ * of input 1, and ends with the text or at a semicolon. Both move *at past what they read; `what` is for messages.
+ * Texts may come from a graph that nobody has looked at, so signs and parentheses nest TFU_JIT_DEEPEST deep at most. */
+enum { TFU_JIT_DEEPEST = 64 };
 typedef struct tfu_sizes {
   const char *at, *what;
   const tfu_list *in;
   tfu_error *err;
+  int depth; /* of signs and parentheses around *at */
 } tfu_sizes;
 TFU_MUST_USE tfu_code tfu_sizes_expression(tfu_sizes *s, int64_t *value);
 TFU_MUST_USE tfu_code tfu_sizes_list(tfu_sizes *s, int64_t *values, int most, int *n);
+/* The value of an expression without inputs. "", or what is wrong. */
+TFU_EXPORT const char *tfu_jit_size(const char *text, int64_t *value);
 
 /* Name number i of "x, beta, …". */
 typedef struct tfu_jit_name {

@@ -32,13 +32,41 @@ static void test_sizes(void) {
                {"(1", "wants )"},
                {"99999999999999999999", "a smaller number"},
                {"9223372036854775807 * 2", "a smaller product"},
-               {"9223372036854775807 + 1", "a smaller sum"}};
+               {"9223372036854775807 + 1", "a smaller sum"},
+               {"-(-9223372036854775807 - 1)", "a smaller number before"},
+               {"0 - (-9223372036854775807 - 1)", "a smaller sum"}};
   for (int i = 0; i < TFU_COUNT(wrong); i++) {
     tfu_sizes s = {.at = wrong[i].text, .what = "size", .in = &in, .err = &err};
     int64_t value;
     CHECK_FOR(tfu_sizes_expression(&s, &value) != TFU_OK && strstr(err.text, wrong[i].error), "%s gives %s",
               wrong[i].text, err.text);
   }
+}
+
+/* Whoever writes a graph writes these texts: however deep they are, there is an answer. */
+static void test_deep_sizes(void) {
+  static const struct {
+    const char *before, *after;
+    int each; /* levels of one */
+  } kinds[] = {{"-", "", 1}, {"(", ")", 1}, {"-(", ")", 2}, {"(1 * -", ")", 2}};
+  static const int times[] = {TFU_JIT_DEEPEST / 2, TFU_JIT_DEEPEST / 2 + 1, TFU_JIT_DEEPEST, TFU_JIT_DEEPEST + 1,
+                              1000000};
+  for (int k = 0; k < TFU_COUNT(kinds); k++)
+    for (int i = 0; i < TFU_COUNT(times); i++) {
+      char *text = calloc((size_t)times[i], 16), *end = text;
+      int64_t value = 0;
+      for (int n = 0; n < times[i]; n++) end = stpcpy(end, kinds[k].before);
+      *end++ = '7';
+      for (int n = 0; n < times[i]; n++) end = stpcpy(end, kinds[k].after);
+      const char *wrong = tfu_jit_size(text, &value);
+      const int right = times[i] * kinds[k].each <= TFU_JIT_DEEPEST ? !*wrong && llabs(value) == 7
+                                                                    : strstr(wrong, "may nest 64 deep") != NULL;
+      CHECK_FOR(right, "%d times %s: %s", times[i], kinds[k].before, wrong);
+      free(text);
+    }
+  int64_t value;
+  CHECK(!*tfu_jit_size(" -7 / 2 ", &value) && value == -3);
+  CHECK_TEXT(tfu_jit_size("2 3", &value), "size: wants an operator at \"3\"");
 }
 
 static void test_shapes(void) {
@@ -364,6 +392,7 @@ static void test_texts(void) {
 
 int main(void) {
   test_sizes();
+  test_deep_sizes();
   test_shapes();
   test_plan();
   test_wrong_programs();

@@ -396,6 +396,11 @@ def test_raw_shapes_while_tracing():
     assert shape("like 1", [2], [None, 5]) == [None, 5]
     with pytest.raises(ValueError, match="gives no size"):
         shape("0.7", [3])
+    for text, why in [("-" * 10**6 + "1", "nest 64 deep"), ("(" * 10**5 + "1" + ")" * 10**5, "nest 64 deep"),
+                      ("9**9**9**9", "wants a number"), ("1 +", "wants a number"), ("99999999999 * 99999999999", "a smaller"),
+                      ("3 // 2", "wants a number"), ("4 / 0", "division by 0"), ("3 $ 2", "wants an operator")]:
+        with pytest.raises(ValueError, match=why):  # by the library, as when the kernel runs, and not by Python's own parser
+            _kernel.sizes("twice", text, [tf.TensorShape([3])])
     if not _library.xla_status():
         with pytest.raises(ValueError, match="computed from unknown ones inside jit_compile"):
             shape("0.0 * 2", [None], compiled=True)
@@ -516,7 +521,7 @@ def test_cache_command(tmp_path, monkeypatch, capsys):
     assert _cache.main([]) == 0 and "compiled kernels" not in capsys.readouterr().out
     (tmp_path / "jit").mkdir()
     for i in range(3):
-        (tmp_path / "jit" / ("%032x" % i)).write_bytes(b"x" * 1000)
+        (tmp_path / "jit" / ("%032x" % i)).write_bytes(b"tfujit1\0" + b"x" * 992)
     assert _cache.main([]) == 0
     assert "%s: 3 compiled kernels, 3.0 KB" % (tmp_path / "jit") in capsys.readouterr().out.replace("jit/:", "jit:")
     assert _cache.main(["--clear"]) == 0 and "3 compiled kernels" in capsys.readouterr().out
