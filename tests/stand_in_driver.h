@@ -27,10 +27,19 @@ static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice
   return CUDA_SUCCESS;
 }
 
+/* How many libraries there are that were loaded and not unloaded. */
+static int libraries;
 static CUresult load(CUlibrary *library, const void *code, CUjit_option *o, void **ov, unsigned on, CUlibraryOption *l,
                      void **lv, unsigned ln) {
   (void)code, (void)o, (void)ov, (void)on, (void)l, (void)lv, (void)ln;
   *library = (CUlibrary)&gpu;
+  libraries++;
+  return CUDA_SUCCESS;
+}
+
+static CUresult unload(CUlibrary library) {
+  CHECK(library == (CUlibrary)&gpu && libraries > 0);
+  libraries--;
   return CUDA_SUCCESS;
 }
 
@@ -68,7 +77,7 @@ static CUresult error_text(CUresult error, const char **text) {
 /* These, as members of a tfu_driver. */
 #define STAND_INS                                                                                 \
   .cuCtxGetDevice = get_device, .cuDeviceGetAttribute = get_attribute, .cuLibraryLoadData = load, \
-  .cuKernelSetAttribute = set_attribute, .cuThreadExchangeStreamCaptureMode = exchange_mode,      \
-  .cuGetErrorName = error_text, .cuGetErrorString = error_text
+  .cuLibraryUnload = unload, .cuKernelSetAttribute = set_attribute,                               \
+  .cuThreadExchangeStreamCaptureMode = exchange_mode, .cuGetErrorName = error_text, .cuGetErrorString = error_text
 
 #endif

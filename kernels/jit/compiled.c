@@ -15,6 +15,7 @@
 
 struct jit_compiled {
   jit_variant variant;
+  CUlibrary library; /* which has the function */
   tfu_function function;
   const char *origin;
   int registers, local, most_threads;
@@ -109,10 +110,16 @@ static void describe(const jit_variant *v, char *text, size_t size) {
 
 /* ---- loading ---- */
 
-static tfu_code load(const tfu_driver *d, const jit_image *image, CUkernel *kernel, tfu_error *err) {
-  CUlibrary library;
-  CUresult r = d->cuLibraryLoadData(&library, image->code, NULL, NULL, 0, NULL, NULL, 0);
-  if (!r) r = d->cuLibraryGetKernel(kernel, library, image->entry);
+static void unload(const tfu_driver *d, jit_compiled *c) {
+  if (c->library) d->cuLibraryUnload(c->library); /* what fails here, nobody can mend */
+  c->library = NULL;
+}
+
+static tfu_code load(const tfu_driver *d, const jit_image *image, jit_compiled *c, tfu_error *err) {
+  CUresult r = d->cuLibraryLoadData(&c->library, image->code, NULL, NULL, 0, NULL, NULL, 0);
+  if (r) c->library = NULL;
+  else r = d->cuLibraryGetKernel((CUkernel *)&c->function.kernel, c->library, image->entry);
+  if (r) unload(d, c);
   return tfu_driver_code(d, r, "loading it", err);
 }
 
@@ -128,7 +135,7 @@ static tfu_code make(const tfu_driver *d, const jit_variant *v, jit_compiled *c,
     image = jit_cubin_read(&key);
   }
   c->origin = "jit kernel, read from the cache";
-  if (image && load(d, image, (CUkernel *)&c->function.kernel, err) == TFU_OK) {
+  if (image && load(d, image, c, err) == TFU_OK) {
     free(image), free(text);
     return TFU_OK;
   }
@@ -139,7 +146,7 @@ static tfu_code make(const tfu_driver *d, const jit_variant *v, jit_compiled *c,
   tfu_code code = jit_compile(v->name, text, entry, v->capability, v->quick, &image, err);
   key = jit_key_of(text, entry, v->capability); /* of the NVRTC that has compiled it */
   free(text);
-  if (code == TFU_OK) code = load(d, image, (CUkernel *)&c->function.kernel, err);
+  if (code == TFU_OK) code = load(d, image, c, err);
   if (code == TFU_OK) jit_cubin_write(&key, image);
   else if (image) {
     tfu_error own = *err;
@@ -181,6 +188,7 @@ static tfu_code make_and_ask(const jit_variant *v, jit_compiled *c, tfu_error *e
   const int mode = tfu_capture_relax();
   tfu_code code = make(d, v, c, err);
   if (code == TFU_OK) code = ask(d, c, err);
+  if (code != TFU_OK) unload(d, c);
   tfu_capture_restore(mode);
   pthread_mutex_unlock(&compiling);
   return code;

@@ -22,6 +22,7 @@
   X(cuLibraryGetGlobal)                          \
   X(cuLibraryGetKernel)                          \
   X(cuLibraryLoadData)                           \
+  X(cuLibraryUnload)                             \
   X(cuLaunchKernelEx)                            \
   X(cuMemcpyDtoDAsync_v2)                        \
   X(cuMemcpyDtoHAsync_v2)                        \
