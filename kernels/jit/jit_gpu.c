@@ -38,6 +38,14 @@ static int is_quick(const tfu_list *out) {
   return 1;
 }
 
+/* Whether it has so many instructions that several copies of them would take long to compile (_cuda.py): the first line
+ * says so. Each thread then has one element at a time, which for such a kernel is not slower: what it computes takes
+ * longer than what it reads. */
+static int is_large(const jit_variant *v) {
+  static const char line[] = "#define JIT_LARGE";
+  return !strncmp(v->source, line, sizeof line - 1);
+}
+
 static int count(unsigned bits) { return __builtin_popcount(bits); }
 
 static tfu_code start(tfu_call *call, const jit_variant *v, int64_t blocks, jit_args *args) {
@@ -56,9 +64,9 @@ static tfu_code elementwise(tfu_call *call, jit_variant *v) {
   v->moves = (int)(plan.moves & ~plan.single);
   v->axes = strided ? plan.axes : 0;
   v->small = strided && args.n <= INT32_MAX;
-  v->n = pack_of(l, (unsigned)v->moves, strided ? args.size[0] : 8, 1);
+  v->n = is_large(v) ? 1 : pack_of(l, (unsigned)v->moves, strided ? args.size[0] : 8, 1);
   v->threads = THREADS;
-  v->unroll = count((unsigned)v->moves) <= 2 ? 2 : 1;
+  v->unroll = count((unsigned)v->moves) <= 2 && !is_large(v) ? 2 : 1;
   const int64_t packs = divide_up(args.n, v->n);
   return start(call, v, divide_up(packs, (int64_t)THREADS * v->unroll), &args);
 }
@@ -80,6 +88,13 @@ static void deal_out(jit_variant *v, int64_t cols) {
   if (v->packs > most) v->packs = 0;
 }
 
+/* An element at a time: those of a long row are read again in each pass. */
+static void deal_out_large(jit_variant *v, int64_t cols) {
+  v->threads = THREADS;
+  v->lanes = (int)least(power_above(cols), THREADS);
+  v->packs = v->lanes >= cols;
+}
+
 static tfu_code rows(tfu_call *call, jit_variant *v) {
   const tfu_lists *l = call->lists;
   jit_args args;
@@ -89,9 +104,9 @@ static tfu_code rows(tfu_call *call, jit_variant *v) {
   v->moves = (int)plan.moves;
   v->axes = plan.axes;
   v->small = plan.axes > 1 && args.n <= INT32_MAX;
-  v->n = pack_of(l, plan.moves, args.cols, post);
+  v->n = is_large(v) ? 1 : pack_of(l, plan.moves, args.cols, post);
   v->unroll = 1;
-  deal_out(v, args.cols);
+  (is_large(v) ? deal_out_large : deal_out)(v, args.cols);
   return start(call, v, divide_up(args.n, v->threads / v->lanes), &args);
 }
 

@@ -90,7 +90,11 @@ struct jit_row {
       UNROLLED(p, JIT_PACKS)
         if (first + p * STEP < a.cols) each(first + p * STEP, held[p]);
     } else {
+#ifdef JIT_LARGE
+#pragma unroll 1
+#else
 #pragma unroll 4
+#endif
       for (int64_t col = first; col < a.cols; col += STEP) {
         inputs in;
         in.load(a, place, col);

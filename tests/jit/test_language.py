@@ -97,6 +97,26 @@ def test_more_than_a_kernel_holds_is_computed_all_the_same():
         assert np.allclose(g, 2 * (X + i))
 
 
+def test_large_formulas_have_one_copy_and_a_limit():
+    """What NVRTC would take long to compile in many copies gets one, and what takes too long even so is no kernel, on a CPU
+    either. tests/jit/jit_compile_test.c compiles one of a thousand choices."""
+    x = tf.constant(X)
+    for n, copies in ((20, "many"), (1000, "one"), (5000, "none")):
+        text = " ".join("x > %d ? x * %d + 1 :" % (i, i) for i in range(n, 0, -1)) + " -x"
+        want = np.where(X > 1, X * (np.ceil(X) - 1) + 1, -X)
+        makers = {"choices%d" % n: lambda **name: tfuse.jit.elementwise("T x", "T y", text, **name),
+                  "rows%d" % n: lambda **name: tfuse.jit.rows("T x", "T y", map="x", reduce="max(a, b)", post=text, **name)}
+        for name, make in makers.items():
+            function = make(name=name)
+            assert np.allclose(function(x), want)
+            assert function.kernel.source.startswith("#define JIT_LARGE 1\n") == (copies != "many")
+            why = [row["why"] for row in tfuse.explain() if row["op"] == "Jit " + name]
+            limit = "at most 12000 operations, as docs/jit.md counts them, this one 20"
+            assert any(limit in w for w in why) == (copies == "none")
+    costs = {text: tfuse.jit.elementwise("T x", "T y", text).cost for text in ("x + 1", "x + sin(x)", "pow(x, 0.3) / x", "x")}
+    assert list(costs.values()) == [1, 101, 88, 0]
+
+
 # ---- what is refused, and how ----
 
 

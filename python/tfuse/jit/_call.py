@@ -17,14 +17,15 @@ from tensorflow.python.pywrap_tfe import TFE_Py_FastPathExecute as execute
 
 from tfuse._core import _explain, _xla
 from tfuse._core._op import FLOATS, has_dtype, is_symbolic, real
-from tfuse.jit import _parse, _tree
+from tfuse.jit import _cuda, _parse, _tree
 from tfuse.jit._kernel import lacks_nvrtc, prepared, run
 from tfuse.jit._plain import arithmetic
 from tfuse.reductions.reduce import reduce_sum
 
 DTYPES = (*FLOATS, tf.int32, tf.int64, tf.bool)
 KEPT = 256  # of so many kinds of calls is kept how they go
-MOST = {"inputs": 16, "outputs": 8, "passes": 12, "locals": 64}  # of one kernel: kernels/jit/program.h, jit_args.h
+MOST = {"inputs": 16, "outputs": 8, "passes": 12, "locals": 64,  # of one kernel: kernels/jit/program.h, jit_args.h
+        "operations, as docs/jit.md counts them": _cuda.MOST_COST}
 
 
 def _kinds(values):
@@ -166,7 +167,8 @@ class Operation:
         """"" or why the formula is too large for one kernel; gradients of gradients may be."""
         program = self.kernel.program
         counts = {"inputs": len(self.inputs), "outputs": len(self.outputs), "passes": program.count("reduce"),
-                  "locals": 1 + max(map(int, re.findall(r"=t(\d+)", program)), default=-1)}
+                  "locals": 1 + max(map(int, re.findall(r"=t(\d+)", program)), default=-1),
+                  "operations, as docs/jit.md counts them": self.cost}
         return "; ".join("a kernel has at most %d %s, this one %d" % (MOST[what], what, count)
                          for what, count in counts.items() if count > MOST[what])
 

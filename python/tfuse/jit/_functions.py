@@ -18,6 +18,7 @@ class Function(NamedTuple):
     # and d its gradient. At ties as in TensorFlow.
     gradients: tuple
     aliases: tuple = ()
+    cost: int = 1  # what it takes NVRTC to compile it, in sums: _cuda.py
 
 
 def _compare(f):
@@ -32,26 +33,26 @@ _ROWS = [
     Function("add", tf.add, "({0} + {1})", ("d", "d")),
     Function("sub", tf.subtract, "({0} - {1})", ("d", "-d")),
     Function("mul", tf.multiply, "({0} * {1})", ("d * b", "d * a")),
-    Function("div", tf.divide, "({0} / {1})", ("d / b", "-(d * y / b)")),
+    Function("div", tf.divide, "({0} / {1})", ("d / b", "-(d * y / b)"), cost=8),
     Function("neg", tf.negative, "(-{0})", ("-d",)),
-    Function("pow", tf.pow, "pow({0}, {1})", ("d * b * pow(a, b - 1)", "d * y * (a > 0 ? log(a) : 0)"), ("powf",)),
-    Function("exp", tf.exp, "exp({0})", ("d * y",), ("expf",)),
-    Function("log", tf.math.log, "log({0})", ("d / a",), ("logf",)),
-    Function("log1p", tf.math.log1p, "log1p({0})", ("d / (1 + a)",), ("log1pf",)),
-    Function("expm1", tf.math.expm1, "expm1({0})", ("d * exp(a)",), ("expm1f",)),
-    Function("tanh", tf.tanh, "tanh({0})", ("d * (1 - y * y)",), ("tanhf",)),
-    Function("sqrt", tf.sqrt, "sqrt({0})", ("0.5 * d / y",), ("sqrtf",)),
-    Function("rsqrt", tf.math.rsqrt, "rsqrt({0})", ("-0.5 * d * (y * y * y)",), ("rsqrtf",)),
+    Function("pow", tf.pow, "pow({0}, {1})", ("d * b * pow(a, b - 1)", "d * y * (a > 0 ? log(a) : 0)"), ("powf",), cost=80),
+    Function("exp", tf.exp, "exp({0})", ("d * y",), ("expf",), cost=30),
+    Function("log", tf.math.log, "log({0})", ("d / a",), ("logf",), cost=30),
+    Function("log1p", tf.math.log1p, "log1p({0})", ("d / (1 + a)",), ("log1pf",), cost=30),
+    Function("expm1", tf.math.expm1, "expm1({0})", ("d * exp(a)",), ("expm1f",), cost=30),
+    Function("tanh", tf.tanh, "tanh({0})", ("d * (1 - y * y)",), ("tanhf",), cost=30),
+    Function("sqrt", tf.sqrt, "sqrt({0})", ("0.5 * d / y",), ("sqrtf",), cost=8),
+    Function("rsqrt", tf.math.rsqrt, "rsqrt({0})", ("-0.5 * d * (y * y * y)",), ("rsqrtf",), cost=8),
     Function("abs", tf.abs, "fabs({0})", ("d * sign(a)",), ("fabs", "fabsf")),
     Function("min", tf.minimum, "jit_min({0}, {1})", ("a <= b ? d : 0", "a <= b ? 0 : d"), ("fmin", "fminf")),
     Function("max", tf.maximum, "jit_max({0}, {1})", ("a >= b ? d : 0", "a >= b ? 0 : d"), ("fmax", "fmaxf")),
     Function("floor", tf.floor, "floor({0})", ("0",), ("floorf",)),
     Function("ceil", tf.math.ceil, "ceil({0})", ("0",), ("ceilf",)),
-    Function("sin", tf.sin, "sin({0})", ("d * cos(a)",), ("sinf",)),
-    Function("cos", tf.cos, "cos({0})", ("-(d * sin(a))",), ("cosf",)),
-    Function("erf", tf.math.erf, "erf({0})", ("d * 1.1283791670955126 * exp(-(a * a))",), ("erff",)),
-    Function("sigmoid", tf.sigmoid, "jit_sigmoid({0})", ("d * (y * (1 - y))",)),
-    Function("softplus", tf.nn.softplus, "jit_softplus({0})", ("d * sigmoid(a)",)),
+    Function("sin", tf.sin, "sin({0})", ("d * cos(a)",), ("sinf",), cost=100),
+    Function("cos", tf.cos, "cos({0})", ("-(d * sin(a))",), ("cosf",), cost=100),
+    Function("erf", tf.math.erf, "erf({0})", ("d * 1.1283791670955126 * exp(-(a * a))",), ("erff",), cost=30),
+    Function("sigmoid", tf.sigmoid, "jit_sigmoid({0})", ("d * (y * (1 - y))",), cost=40),
+    Function("softplus", tf.nn.softplus, "jit_softplus({0})", ("d * sigmoid(a)",), cost=62),
     Function("lt", _compare(tf.less), "R({0} < {1})", ("0", "0")),
     Function("le", _compare(tf.less_equal), "R({0} <= {1})", ("0", "0")),
     Function("gt", _compare(tf.greater), "R({0} > {1})", ("0", "0")),

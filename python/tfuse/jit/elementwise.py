@@ -43,9 +43,11 @@ class Elementwise(Operation):
         symbols = {n: "x%d" % i for i, n in enumerate(self.names)}
         results = ["y%d" % i for i in range(len(outputs))]
         body = _cuda.function(name + "_body", symbols.values(), roots, symbols, results)
+        self.cost = _cuda.cost(roots)
+        is_large = self.cost > _cuda.LARGE_COST["elementwise"]
         self.kernel = Kernel(
             name=name, kind="elementwise", program=_program.section("body", roots, symbols),
-            source=_cuda.source(name, {"INPUTS": len(inputs), "OUTPUTS": len(outputs)}, [body]),
+            source=_cuda.source(name, {"INPUTS": len(inputs), "OUTPUTS": len(outputs)}, [body], is_large),
             inputs=tuple(self.names), outputs=tuple(self.output_names), types=self.types, shapes="broadcast", launch="",
             plain=self._plain)
 

@@ -116,6 +116,9 @@ class Rows(Operation):
                     raise ValueError("%s: grad=True takes a reduce of a + b, max(a, b) or min(a, b), and that of %s is "
                                      "another; give grad as text or as a function" % (name, p.name))
         super().__init__(name, inputs, outputs, grad, recipe)
+        # Lanes of a warp, and warps, are joined in 11 steps.
+        joins = [[root] for p in self.run_passes for root in [*[p.reduce] * 11, p.identity]]
+        self.cost = _cuda.cost(roots, *([p.map] for p in self.run_passes), *joins)
         self.kernel = Kernel(
             name=name, kind="rows", source=self._source(), program=self._program(), inputs=tuple(self.names),
             outputs=tuple(self.output_names), types=self.types, launch="", plain=self._plain,
@@ -140,7 +143,8 @@ class Rows(Operation):
             self.name + ("_post" if self.post else "_final"), [*results, *(inputs if self.post else []), "n"],
             self.roots, symbols, ["y%d" % i for i in range(len(self.roots))] if self.post else ()))
         return _cuda.source(self.name, {"INPUTS": len(inputs), "OUTPUTS": len(self.roots), "PASSES": len(results),
-                                        "POST": int(self.post)}, functions)
+                                        "POST": int(self.post)}, functions,
+                            self.cost > _cuda.LARGE_COST["rows"] * max(1, sum(kind != "R" for kind, _ in self.inputs)))
 
     def _program(self):
         symbols, text = self._symbols(), ""
