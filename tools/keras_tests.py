@@ -64,10 +64,22 @@ def fetched(version):
                        "keras==" + version]
             if subprocess.run(command).returncode:
                 fail("pip could not fetch the sources of Keras %s: give a folder that has them as --source" % version)
-            with tarfile.open(next(pathlib.Path(scratch).glob("keras-*.tar.gz"))) as archive:
-                archive.extractall(scratch, filter="data")
+            unpack(next(pathlib.Path(scratch).glob("keras-*.tar.gz")), pathlib.Path(scratch))
             os.rename(pathlib.Path(scratch, folder.name), folder)
     return folder
+
+
+def unpack(path, folder):
+    """Files of an archive below a folder, and none elsewhere: without links, devices and owners. Python 3.11.2, Debian 12's own,
+    has no extractall(filter="data")."""
+    with tarfile.open(path) as archive:
+        for entry in archive:
+            target = (folder / entry.name).resolve()
+            if not target.is_relative_to(folder.resolve()):
+                fail("%s has a file outside of the folder that it is unpacked into: %s" % (path, entry.name))
+            if entry.isfile():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(archive.extractfile(entry).read())
 
 
 def checked(folder, version):
