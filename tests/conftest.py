@@ -36,11 +36,13 @@ for gpu in GPUS:
 FULL = os.environ.get("TFUSE_TESTS") == "full"
 # Under a sanitizer that looks for races every access takes a thousand times as long: test_repeats has small shapes there.
 SMALL = os.environ.get("TFUSE_TESTS") == "small"
-if not (FULL or GPUS) and tf.__version__ >= "2.21":
+RELEASE = tuple(map(int, tf.__version__.split(".")[:2]))
+if not (FULL or GPUS) and RELEASE >= (2, 21):
     # What XLA makes of stock ops on the CPU is not what is tested, and takes half the time of many tests: neither LLVM's passes
-    # nor MLIR's, by which 2.21 compiles each fusion. With TensorFlow 2.16 on Arm, XLA is broken, and by this it would seem not
-    # to be.
-    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+    # nor MLIR's, by which 2.21 compiles each fusion; 2.22 has no such flag, and XLA ends a process that sets an unknown one.
+    # With TensorFlow 2.16 on Arm, XLA is broken, and by this it would seem not to be.
+    emitters = ["--xla_cpu_use_fusion_emitters=false"] if RELEASE == (2, 21) else []
+    os.environ.setdefault("XLA_FLAGS", " ".join(["--xla_backend_optimization_level=0", *emitters]))
 
 # Two logical CPUs, so that a distribution strategy has two replicas to work with.
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0],
@@ -125,7 +127,7 @@ def new_process(program, *arguments):
 def stock_xla_error():
     """On some machines XLA's CPU compiler in stock TensorFlow up to 2.20 dies of an illegal instruction, and takes the
     process along. Whether it does here is asked in a process of its own, without tfuse."""
-    if tuple(map(int, tf.__version__.split(".")[:2])) > (2, 20):
+    if RELEASE > (2, 20):
         return ""
     code = ("import tensorflow as tf\nx = tf.ones([257, 130])\ns = tf.ones([130])\n"
             "def step(x, s):\n  with tf.GradientTape() as t:\n    t.watch([x, s]); y = tf.nn.relu(x * s + s)\n"

@@ -1,4 +1,5 @@
-"""Tests the built wheel in every TensorFlow release it supports: one environment each, kept under .venv/matrix.
+"""Tests the built wheel in every TensorFlow release it supports, and in the next one: one environment each, kept under
+.venv/matrix.
 
   matrix.py --wheel FILE_OR_FOLDER [--json FILE] [--cuda] [VERSION ...]
 
@@ -27,10 +28,21 @@ RELEASES = {
     "2.20.0": (9, 13),
     "2.21.0": (10, 13),
 }
+# The next release with the Keras that it asks for, whose failures hold no release of tfuse up; and a newer Python, where there
+# is one.
+NEXT = {
+    "2.22.0rc0": (10, 13),
+    "2.22.0rc0-py3.14": (14, 14),
+}
+ALL = {**RELEASES, **NEXT}
 COLUMNS = ["tensorflow", "passed", "failed", "skipped", "doctor", "seconds"]
 
 
 class Failed(Exception):
+    pass
+
+
+class Skipped(Exception):
     pass
 
 
@@ -54,24 +66,26 @@ def call(command, log, **options):
 
 def find_python(version):
     """This interpreter if the release has wheels for it, else one from the PATH."""
-    low, high = RELEASES[version]
-    if low <= sys.version_info.minor <= high:
+    low, high = ALL[version]
+    if low <= sys.version_info[1] <= high:
         return sys.executable
     for minor in range(high, low - 1, -1):
         if path := shutil.which(f"python3.{minor}"):
             return path
+    if version in NEXT:
+        raise Skipped(f"skipped: there is no python3.{high} on the PATH")
     raise Failed(f"needs Python 3.{low} to 3.{high}")
 
 
 def environment(version, cuda):
     """The environment's folder, made on first use."""
     home = ROOT / ".venv" / "matrix" / version
-    wanted = [f"tensorflow{'[and-cuda]' if cuda else ''}=={version}", "pytest"]
+    wanted = [f"tensorflow{'[and-cuda]' if cuda else ''}=={version.partition('-')[0]}", "pytest"]
     stamp = home / "stamp"
     if not stamp.exists() or stamp.read_text() != " ".join(wanted):
+        base = find_python(version)
         say(f"{version}: making its environment")
         home.mkdir(parents=True, exist_ok=True)
-        base = find_python(version)
         subprocess.run([base, "-m", "venv", "--clear", home], check=True)
         if call([home / "bin/python", "-m", "pip", "install", *wanted], home / "install.log"):
             raise Failed("pip install")
@@ -108,16 +122,21 @@ def about(wheel, cuda):
             "cuda": cuda}
 
 
+def is_bad(row):
+    """Whether something failed. A row of NEXT whose Python is not there says so in the doctor's place, and has not failed."""
+    return bool(row["failed"]) or row["doctor"] != "ok" and not row["doctor"].startswith("skipped")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wheel", required=True, type=pathlib.Path, help="or a folder that has the one for this machine")
     parser.add_argument("--json", type=pathlib.Path, help="also write the table here")
     parser.add_argument("--cuda", action="store_true", help="install tensorflow[and-cuda]")
-    parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"of {', '.join(RELEASES)}; all by default")
+    parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"of {', '.join(ALL)}; all by default")
     a = parser.parse_args()
     for version in a.versions:
-        if version not in RELEASES:
-            parser.error(f"{version} is not one of {', '.join(RELEASES)}")
+        if version not in ALL:
+            parser.error(f"{version} is not one of {', '.join(ALL)}")
     if a.wheel.is_dir():
         found = list(a.wheel.glob(f"*_{platform.machine()}.whl"))
         if len(found) != 1:
@@ -125,19 +144,19 @@ def main():
         a.wheel = found[0]
 
     rows = []
-    for version in a.versions or RELEASES:
+    for version in a.versions or ALL:
         start = time.time()
         try:
             row = test(version, a.wheel.resolve(), a.cuda)
-        except Failed as why:
-            row = {"passed": 0, "failed": 1, "skipped": 0, "doctor": str(why)}
+        except (Failed, Skipped) as why:
+            row = {"passed": 0, "failed": int(isinstance(why, Failed)), "skipped": 0, "doctor": str(why)}
         rows.append({"tensorflow": version, **row, "seconds": round(time.time() - start)})
         say(", ".join(f"{value}" if key == "tensorflow" else f"{key} {value}" for key, value in rows[-1].items()))
         if a.json:
             a.json.write_text(json.dumps({**about(a.wheel, a.cuda), "rows": rows}, indent=2) + "\n")
     for row in [dict(zip(COLUMNS, COLUMNS)), *rows]:
-        print("  ".join(f"{row[column]!s:>10}" for column in COLUMNS))
-    sys.exit(any(row["failed"] or row["doctor"] != "ok" for row in rows))
+        print("  ".join(f"{row[column]!s:>16}" for column in COLUMNS))
+    sys.exit(any(map(is_bad, rows)))
 
 
 if __name__ == "__main__":

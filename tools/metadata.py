@@ -14,9 +14,9 @@ Classifier: Programming Language :: Python :: 3
 Classifier: Topic :: Scientific/Engineering :: Artificial Intelligence
 Requires-Python: >=3.9
 Provides-Extra: tensorflow
-Requires-Dist: tensorflow>=2.16.1,<2.22; extra == "tensorflow"
+Requires-Dist: tensorflow>=2.16.1; extra == "tensorflow"
 Provides-Extra: and-cuda
-Requires-Dist: tensorflow[and-cuda]>=2.16.1,<2.22; extra == "and-cuda"
+Requires-Dist: tensorflow[and-cuda]>=2.16.1; extra == "and-cuda"
 Provides-Extra: bench
 Requires-Dist: matplotlib; extra == "bench"
 Requires-Dist: rich; extra == "bench"

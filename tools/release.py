@@ -48,7 +48,7 @@ def matrix_page(version, tables, hashes):
     for table in tables:
         if table["sha256"] != hashes.get(table["wheel"]):
             raise Refused(f"the matrix is of another build of {table['wheel']}: run ./run matrix --json dist/matrix.json again")
-        if bad := [row["tensorflow"] for row in table["rows"] if row["failed"] or row["doctor"] != "ok"]:
+        if bad := [row["tensorflow"] for row in table["rows"] if row["tensorflow"] not in matrix.NEXT and matrix.is_bad(row)]:
             raise Refused(f"the matrix has failures with TensorFlow {', '.join(bad)}")
         lines += [f"`{table['wheel']}` on {table['machine']}, {'with' if table['cuda'] else 'without'} a GPU:", "",
                   "| " + " | ".join(matrix.COLUMNS) + " |", "|---" * len(matrix.COLUMNS) + "|"]

@@ -129,6 +129,27 @@ def test_a_matrix_with_failures_is_refused(release, row):
         release.matrix_page("1.2.3", [table(release, ["2.21.0"], **row)], WHEELS)
 
 
+def test_the_next_tensorflow_holds_no_release_up(release):
+    """It may fail, and a Python that is not there is told in words."""
+    next_one, its_python = release.matrix.NEXT
+    page = release.matrix_page("1.2.3", [table(release, [next_one], failed=1)], WHEELS)
+    assert "| %s | 7 | 1 |" % next_one in page
+    with pytest.raises(release.matrix.Skipped, match="skipped: there is no python3.14 on the PATH"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(release.matrix.shutil, "which", lambda name: None)
+            patch.setattr(release.matrix.sys, "version_info", (3, 12))
+            release.matrix.find_python(its_python)
+    row = {"failed": 0, "doctor": "skipped: there is no python3.14 on the PATH"}
+    assert not release.matrix.is_bad(row) and release.matrix.is_bad({**row, "failed": 1})
+    assert release.matrix.is_bad({**row, "doctor": "failed"})
+
+
+def test_a_newer_tensorflow_is_not_forbidden():
+    """A release that is not tested yet installs; 2.16 is the first that loads the library."""
+    wanted = re.findall(r"^Requires-Dist: tensorflow(?:\[and-cuda\])?(.*?);", tool("metadata").METADATA, re.MULTILINE)
+    assert wanted == [">=2.16.1"] * 2
+
+
 def test_matrix_says_which_wheel_it_tested(release, tmp_path):
     wheel = tmp_path / "tfuse-1.whl"
     wheel.write_bytes(b"wheel")
@@ -233,7 +254,7 @@ def test_workflows_run_what_there_is():
 
 def test_workflows_test_every_release_of_tensorflow(release):
     listed = re.search(r"tensorflow: \[(.*)\]", (ROOT / ".github/workflows/wheels.yml").read_text())[1].split(", ")
-    assert listed == list(release.matrix.RELEASES)
+    assert listed == list(release.matrix.ALL)
 
 
 def test_publishing_is_trusted_and_attested():
