@@ -13,8 +13,10 @@ import tensorflow as tf
 
 import tfuse
 from conftest import since_now
-from tfuse._keras import _replaced_images, _enable
+from tfuse._keras import _enable, _missing, _replaced_images
+from tfuse._keras._replaced import backend_module
 
+NN = sys.modules[backend_module("nn")]  # Keras's functions on TensorFlow
 LINEAR = {"Dense.call", "EinsumDense.call", *(row[1] for row in _replaced_images.SERVED)}
 RNG = np.random.default_rng(0)
 TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
@@ -29,9 +31,8 @@ def places():
     """Everything the tables name that is there now: (owner, name) and what it is."""
     found = {}
     for row in _enable._TABLE:
-        *path, name = row.attribute.split(".")
-        owner = functools.reduce(lambda o, part: getattr(o, part, None), path, sys.modules.get(row.module))
-        value = vars(owner).get(name) if owner is not None else None
+        _, _, there = _missing.place(row)
+        value = None if there is _missing.ABSENT else there
         found[row.module, row.attribute] = getattr(value, "__code__", value) if row.in_place else value
     return found
 

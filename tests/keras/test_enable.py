@@ -1,8 +1,10 @@
 """tfuse.enable(): Keras computes the same as before, by tfuse's ops; and disable() leaves no trace."""
 
 import concurrent.futures
+import contextlib
 import sys
 import threading
+import warnings
 
 import keras
 import numpy as np
@@ -11,10 +13,11 @@ import tensorflow as tf
 
 import tfuse
 from conftest import new_process, skip_broken_xla
-from enabling import (ATTENTION, GAMMA, LABELS, MASK, NORM, Q, RNG, SOFTMAX, TARGETS, TOLERANCE, X, close, jit_of_ours, layer,
+from enabling import (ATTENTION, GAMMA, LABELS, MASK, NN, NORM, Q, RNG, SOFTMAX, TARGETS, TOLERANCE, X, close, jit_of_ours, layer,
                       left_as_it_was, needs_attention, normal, places, ran, reasons, start, told)
 from tfuse._core import _explain, _library
-from tfuse._keras import _enable
+from tfuse._keras import _enable, _missing
+from tfuse._tools import _doctor
 
 # ---- the same results, by tfuse ----
 
@@ -333,26 +336,26 @@ def test_dropout_of_keras_own(options):
 
 def test_on_and_off():
     stock = places()
-    gelu = keras.src.backend.tensorflow.nn.gelu
+    gelu = NN.gelu
     tfuse.disable()  # without enable(): nothing
     tfuse.enable()
-    ours = keras.src.backend.tensorflow.nn.gelu
+    ours = NN.gelu
     assert ours is not gelu and ours.__wrapped__ is gelu and ours.__name__ == "gelu"
     tfuse.enable()
-    assert keras.src.backend.tensorflow.nn.gelu is ours  # and not ours around ours
+    assert NN.gelu is ours  # and not ours around ours
     with tfuse.enabled():
         with tfuse.enabled():
             pass
-        assert keras.src.backend.tensorflow.nn.gelu is ours
-    assert keras.src.backend.tensorflow.nn.gelu is ours  # enable() is still in force
+        assert NN.gelu is ours
+    assert NN.gelu is ours  # enable() is still in force
     with tfuse.enabled():
         tfuse.disable()
-        assert keras.src.backend.tensorflow.nn.gelu is ours  # the block is
-    assert keras.src.backend.tensorflow.nn.gelu is gelu
+        assert NN.gelu is ours  # the block is
+    assert NN.gelu is gelu
     assert all(value is stock[place] for place, value in places().items())
     with pytest.raises(ZeroDivisionError), tfuse.enabled():
         1 / 0
-    assert keras.src.backend.tensorflow.nn.gelu is gelu and _enable._AFTER_IMPORT not in sys.meta_path
+    assert NN.gelu is gelu and _enable._AFTER_IMPORT not in sys.meta_path
 
 
 def test_explain_says_to_compile_again(capsys):
@@ -378,16 +381,75 @@ def test_explain_says_to_compile_again(capsys):
 
 def test_blocks_of_threads_overlap():
     """Whoever is in a block has tfuse, however others come and go."""
-    nn, seen = keras.src.backend.tensorflow.nn, []
+    seen = []
 
     def work(_):
         for _ in range(50):
             with tfuse.enabled():
-                seen.append(hasattr(nn.gelu, "__wrapped__"))
+                seen.append(hasattr(NN.gelu, "__wrapped__"))
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
-    assert len(seen) == 400 and all(seen) and not hasattr(nn.gelu, "__wrapped__")
+    assert len(seen) == 400 and all(seen) and not hasattr(NN.gelu, "__wrapped__")
+
+
+@contextlib.contextmanager
+def without(owner, name):
+    """A Keras that has this elsewhere, as a later one may; and no warning has been given yet."""
+    _missing.warn_once.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delitem(owner, name) if isinstance(owner, dict) else patch.delattr(owner, name)
+        yield patch
+        tfuse.disable()
+
+
+def check_missing_is_told(names):
+    """That enable() warns once and goes on, that explain() and the doctor have these names, and that all else is served; and
+    why, as explain() has it."""
+    with pytest.warns(RuntimeWarning, match="tfuse.enable.. leaves to Keras what it finds no place for") as warned:
+        tfuse.enable()
+        tfuse.disable()
+        tfuse.enable()
+    assert len(warned) == 1 and all(name in str(warned[0].message) for name in names)
+    rows = [row for row in tfuse.explain() if row["when"] == "enabled"]
+    assert names <= {row["op"] for row in rows} and {row["route"] for row in rows} == {"Keras's own code"}
+    assert hasattr(keras.layers.LayerNormalization.call, "__wrapped__") and "enabled" in repr(tfuse.explain())
+    line, = [line for line in _doctor.software() if line["check"] == "enable()"]
+    assert line["state"] == "note" and line["found"].startswith("%d of " % len(rows))
+    assert all(name in line["advice"] for name in names)
+    tfuse.disable()
+    assert "enabled" not in {row["when"] for row in tfuse.explain()}
+    return {row["op"]: row["why"] for row in rows}
+
+
+def test_a_module_that_is_elsewhere():
+    with without(sys.modules, NN.__name__):
+        whys = check_missing_is_told({"gelu", "softmax", "conv", *["dot_product_attention"] * bool(ATTENTION)})
+    assert whys["gelu"] == "Keras %s has no %s" % (keras.__version__, NN.__name__)
+
+
+def test_a_method_that_is_elsewhere():
+    """What belongs to one step is left to Keras as a whole."""
+    with without(keras.src.optimizers.base_optimizer.BaseOptimizer, "_clip_gradients"):
+        whys = check_missing_is_told({"BaseOptimizer._clip_gradients", "BaseOptimizer.apply", "TFOptimizer._backend_update_step"})
+    why = "Keras %s has no such name in keras.src.optimizers.base_optimizer" % keras.__version__
+    assert whys["BaseOptimizer._clip_gradients"] == why
+    assert whys["BaseOptimizer.apply"] == "the step of an optimizer is replaced as a whole, and " + why
+
+
+def test_an_older_keras_is_not_warned_of():
+    """It never had what it lacks; explain() lists it all the same."""
+    with without(sys.modules, NN.__name__) as patch, warnings.catch_warnings():
+        patch.setattr(keras, "__version__", "3.9.2")
+        warnings.simplefilter("error", RuntimeWarning)
+        tfuse.enable()
+        assert "Keras 3.9.2 has no " + NN.__name__ in repr(tfuse.explain())
+
+
+def test_nothing_is_missing():
+    """In a release of Keras that tfuse is made for; older ones lack some of the attention and the quantised layers."""
+    if _missing.release(keras.__version__) >= _missing.TESTED["keras"][1]:
+        assert not _missing.missing(_enable._TABLE)
 
 
 def test_other_backends_are_refused(monkeypatch):

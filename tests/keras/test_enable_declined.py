@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from enabling import (ATTENTION, GAMMA, LABELS, MASK, NORM, Q, SOFTMAX, TARGETS, X, all_reasons, check_declined, layer,
+from enabling import (ATTENTION, GAMMA, LABELS, MASK, NN, NORM, Q, SOFTMAX, TARGETS, X, all_reasons, check_declined, layer,
                       left_as_it_was, needs_attention, normal, outcome, ran, reasons, reasons_in, same, start, told)
 from tfuse._core import _library
 from tfuse._keras import _enable, _replaced, _replaced_images, _replaced_nn
@@ -179,7 +179,7 @@ def attended_directly(x, **more):
 
 DECLINED = [  # what explain() calls it, why it is left to Keras, the call
     ("gelu", "a list is no tensor", lambda: keras.ops.gelu([1.0, 2.0])),
-    ("silu", "a SparseTensor is not dense", lambda: keras.src.backend.tensorflow.nn.silu(tf.sparse.from_dense(X[0]))),
+    ("silu", "a SparseTensor is not dense", lambda: NN.silu(tf.sparse.from_dense(X[0]))),
     ("softplus", "tfuse takes float32, float16, bfloat16 and float64, got int32",
      lambda: keras.ops.softplus(tf.constant([1, 2]))),
     ("hard_silu", "the number of dimensions is not known", lambda: tf.function(keras.ops.hard_silu, **UNKNOWN)(X)),
@@ -363,15 +363,14 @@ def test_guards_by_name(monkeypatch):
 
 def test_arguments_of_a_later_keras():
     """A function that has grown an argument goes its own way when it is used."""
-    nn, seen = keras.src.backend.tensorflow.nn, []
-    stock = nn.silu
-    nn.silu = lambda x, beta=1.0: seen.append(beta) or stock(x)
+    seen, stock = [], NN.silu
+    NN.silu = lambda x, beta=1.0: seen.append(beta) or stock(x)
     try:
         with tfuse.enabled():
-            assert nn.silu(X) is not None and not seen
-            nn.silu(X, beta=2.0)
+            assert NN.silu(X) is not None and not seen
+            NN.silu(X, beta=2.0)
     finally:
-        nn.silu = stock
+        NN.silu = stock
     assert seen == [2.0] and "beta" in reasons()["silu"]
 
 

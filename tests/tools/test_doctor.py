@@ -25,6 +25,19 @@ def test_this_machine():
         assert [r for r in part() if r["state"] == _doctor.BAD] == []
 
 
+@pytest.mark.parametrize("tensorflow, its_keras, notes, advice", [
+    ("2.21.0", "3.15.1", [], ""), ("2.22.0-rc0", "3.16.0.dev2026102704", ["TensorFlow", "Keras"], "tensorflow<2.22"),
+    ("2.20.0", "3.17.0", ["Keras"], "pip install 'keras<3.16'"), ("2.15.1", "3.3.3", ["TensorFlow"], "tested with 2.16 to 2.21"),
+    ("2.16.2", "3.2.1", ["Keras"], "older than 3.3")])
+def test_releases_that_were_not_tested(monkeypatch, tensorflow, its_keras, notes, advice):
+    """Which are newer, and what to do if something fails."""
+    monkeypatch.setattr(_doctor.tf, "__version__", tensorflow)
+    monkeypatch.setattr(_doctor.keras, "__version__", its_keras)
+    rows = [r for r in _doctor.software() if r["check"] in ("TensorFlow", "Keras")]
+    assert [r["check"] for r in rows if r["state"] == _doctor.NOTE] == notes
+    assert advice in "".join(r["advice"] for r in rows) and all(bool(r["advice"]) == (r["state"] == _doctor.NOTE) for r in rows)
+
+
 class FakeCuda:
     """libcuda as ctypes sees it, with one GPU; a function writes what it tells to its first argument."""
 

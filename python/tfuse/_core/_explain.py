@@ -13,6 +13,7 @@ _decisions = collections.OrderedDict()  # by what they say, the latest last; eac
 _noted = 0  # decisions, those that are kept no more included
 _marks = 0  # calls of mark(); decisions that are the same before one and after it are counted apart
 _before_enable = None  # what calls() was when tfuse.enable() switched tfuse on; None while it is off
+_not_installed = tuple  # gives the rows of what tfuse.enable() found no place for
 _lock = threading.Lock()
 
 
@@ -60,10 +61,11 @@ def reason(reasons):
     return first
 
 
-def enabled(on):
-    """tfuse.enable() tells when tfuse is switched on and off behind Keras, so that one can see whether that did anything."""
-    global _before_enable
-    _before_enable = calls() if on else None
+def enabled(on, not_installed=tuple):
+    """tfuse.enable() tells when tfuse is switched on and off behind Keras, so that one can see whether that did anything; and
+    by a function, which gives rows, what it found no place for."""
+    global _before_enable, _not_installed
+    _before_enable, _not_installed = (calls(), not_installed) if on else (None, tuple)
 
 
 def _described(x=None):
@@ -75,9 +77,10 @@ def _described(x=None):
 
 
 _LEGEND = """
-op: what was asked for. when: "traced" while a function was made, "called" from Python, or "ran" in the library. route: what
-computes it. kernel: which of the op's own. input: dtype and shape of the first. calls: how many alike there were. why: what
-decided on the route. The last %d decisions are kept, and the last %d runs; captured into CUDA graphs, %d more.""" % (
+op: what was asked for. when: "traced" while a function was made, "called" from Python, "ran" in the library, or "enabled":
+tfuse.enable() found nothing of that name to replace. route: what computes it. kernel: which of the op's own. input: dtype and
+shape of the first. calls: how many alike there were. why: what decided on the route. The last %d decisions are kept, and the
+last %d runs; captured into CUDA graphs, %d more.""" % (
     _KEPT, _KEPT_RUNS, _KEPT_RUNS)
 _NOT_SINCE = """tfuse has not been called since tfuse.enable(): a function that was traced before, such as the step of a model
 that has run fit() or predict(), keeps what it was traced with. Call the model's compile() again, and it is traced anew."""
@@ -119,7 +122,8 @@ class Explanation(list):
 def explain(last=_KEPT):
     """Returns what the last calls did: decisions taken while tracing, then runs as the library saw them.
 
-    Each is a dict: op, when ("traced", "ran", or "called": a function of Keras that tfuse.enable() put tfuse behind), route
+    Each is a dict: op, when ("traced", "ran", "called": a function of Keras that tfuse.enable() put tfuse behind, or "enabled",
+    before all others: one that this Keras or KerasHub does not have where tfuse.enable() looked for it), route
     (TensorFlow op, XLA custom call, plain TensorFlow, Keras's own code, joined by looking back, chain), device, kernel, the first
     input's dtype and shape, how many such calls there were, and why. Printing it gives a table, in which those that differ in
     their input alone are one, and what its columns mean; and where nothing has called tfuse since tfuse.enable(), that and why.
@@ -128,7 +132,10 @@ def explain(last=_KEPT):
       last: how many at most: of decisions, of runs, and of runs that were captured into a CUDA graph, which are seen once.
         512 decisions are kept, and 64 runs of each kind.
     """
-    return since((0, 0), last) if last > 0 else Explanation()
+    if last <= 0:
+        return Explanation()
+    found = since((0, 0), last)
+    return Explanation([*_not_installed(), *found], found.unused)
 
 
 def since(mark, last=_KEPT):

@@ -5,9 +5,15 @@ import inspect
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common.variables import AutocastScope
 
 from tfuse._core._explain import reason
 from tfuse._core._op import FLOATS
+
+
+def as_kept():
+    """Inside of `with as_kept():` variables are read in the dtype that they have, not in the one that a layer computes in."""
+    return AutocastScope(None)
 
 
 def made_of(stock, methods, doc, module, **attributes):

@@ -15,7 +15,7 @@ import keras
 
 from tfuse._core import _explain
 from tfuse._core._op import function
-from tfuse._keras import (_look_back, _replaced_arrays, _replaced_generation, _replaced_hub, _replaced_hub_attention,
+from tfuse._keras import (_look_back, _missing, _replaced_arrays, _replaced_generation, _replaced_hub, _replaced_hub_attention,
                           _replaced_hub_rotary, _replaced_hub_vision, _replaced_images, _replaced_joined, _replaced_nn,
                           _replaced_optimizers, _replaced_quantized, _replaced_recurrent, _replaced_trainer)
 from tfuse.generation import batch
@@ -25,7 +25,6 @@ _TABLE = [row for module in (_replaced_nn, _replaced_arrays, _replaced_hub, _rep
                              _replaced_hub_vision, _replaced_images, _replaced_joined, _replaced_optimizers,
                              _replaced_recurrent, _replaced_generation, _replaced_quantized, _replaced_trainer)
           for row in module.TABLE]
-_ABSENT = object()
 _lock = threading.RLock()
 _replaced = []  # (owner, name, what was there), in the order it was done
 _switched_on, _blocks = False, 0  # by enable(), and how many `with tfuse.enabled():` are open
@@ -48,10 +47,12 @@ def enable(look_back=True, cache_dtype=None):
     convolution or the batch norm before it, a sum with the last two, silu(a) * b, a norm with the sum before it, and the cross
     entropy with the product that makes its logits, which are then never materialized.
 
-    Results are Keras's to within rounding, with three exceptions: where a query may attend to nothing at all, Keras's
+    Results are Keras's to within rounding, with four exceptions: where a query may attend to nothing at all, Keras's
     dot_product_attention gives the mean of all values and tfuse gives 0; dropout drops other elements for the same seed;
-    and where Keras's LSTM and GRU would call cuDNN with a mask, which gives zeros for masked steps, they give the output
-    before those, as Keras's own loops do.
+    where Keras's LSTM and GRU would call cuDNN with a mask, which gives zeros for masked steps, they give the output
+    before those, as Keras's own loops do; and relu of NaN is NaN, which TensorFlow's Dense on x86 CPUs makes 0.
+
+    Where this Keras or KerasHub has not all that is replaced, a RuntimeWarning says so once, and tfuse.explain() lists it.
 
     Args:
       look_back: False leaves every op as the model has it.
@@ -95,11 +96,12 @@ def _set(on=None, blocks=0, **settings):
         _switched_on, _blocks = _switched_on if on is None else on, _blocks + blocks
         batch.cache_dtype = settings.get("cache_dtype", batch.cache_dtype) if is_on() else None
         if is_on() != was:
-            _explain.enabled(is_on())
+            _explain.enabled(is_on(), _not_installed)
         if is_on() and not was:
             sys.meta_path.insert(0, _AFTER_IMPORT)
             for module in {row.module: None for row in _TABLE}:
                 _install(module)
+            _missing.warn(_TABLE)
         elif was and not is_on():
             sys.meta_path.remove(_AFTER_IMPORT)
             while _replaced:
@@ -110,18 +112,29 @@ def is_on():
     return _switched_on or _blocks > 0
 
 
+def replaced_of(package):
+    """How many functions and methods of a package are replaced, and {row: why} of those that it lacks."""
+    rows = [row for row in _TABLE if _missing.root(row) == package]
+    return len(rows), _missing.missing(rows)
+
+
 # ---- one module ----
 
 
 def _install(module):
     """Replaces what the table names in a module, if it is imported and as far as this release of it has that."""
-    for row in _TABLE:
-        if row.module == module and module in sys.modules:
-            *path, name = row.attribute.split(".")
-            owner = functools.reduce(lambda owner, part: getattr(owner, part, None), path, sys.modules[module])
-            there = _ABSENT if owner is None else vars(owner).get(name, _ABSENT)
-            if there is not _ABSENT or owner is not None and isinstance(row.serve, property):
-                _replace(owner, name, there, row)
+    rows = [row for row in _TABLE if row.module == module and module in sys.modules]
+    for row in rows:
+        parts = [part for part in _TABLE if part.part_of == row.part_of] if row.part_of else [row]
+        if not any(map(_missing.why_missing, parts)):
+            _replace(*_missing.place(row), row)
+
+
+def _not_installed():
+    """What _install() found no place for, as rows of tfuse.explain()."""
+    for row, why in _missing.missing(_TABLE).items():
+        yield {"op": row.attribute, "when": "enabled", "route": "Keras's own code", "device": "", "kernel": "", "input": "",
+               "why": why, "calls": 0}
 
 
 def _replace(owner, name, there, row):
@@ -138,7 +151,7 @@ def _replace(owner, name, there, row):
 
 
 def _put(owner, name, value):
-    if value is _ABSENT:
+    if value is _missing.ABSENT:
         delattr(owner, name)
     else:
         setattr(owner, name, value)
@@ -171,7 +184,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     """Finds what others find, and sees to it that _install() follows when it has run."""
 
     def find_spec(self, name, path, target=None):
-        if not any(row.module == name for row in _TABLE):
+        if name != "keras_hub" and not any(row.module == name for row in _TABLE):
             return None
         for finder in sys.meta_path:
             spec = finder.find_spec(name, path, target) if finder is not self and hasattr(finder, "find_spec") else None
@@ -186,6 +199,8 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         with _lock:
             if is_on():
                 _install(module.__name__)
+                if module.__name__ == "keras_hub":  # with all of its modules
+                    _missing.warn(_TABLE)
 
 
 _AFTER_IMPORT = _AfterImport()

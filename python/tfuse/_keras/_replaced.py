@@ -7,6 +7,7 @@ returns why tfuse does not serve them, or "".
 import collections
 import inspect
 import operator
+import sys
 import types
 
 import keras
@@ -17,7 +18,26 @@ from tfuse._core._explain import reason
 from tfuse._core._op import FLOATS, MOST_AXES
 
 _FLOATS = {dtype.name for dtype in FLOATS}
-Row = collections.namedtuple("Row", "module attribute serve guard in_place", defaults=[None, False])
+# part_of: what rows are installed for together, or not at all, in words; "" for a row that stands alone.
+Row = collections.namedtuple("Row", "module attribute serve guard in_place part_of", defaults=[None, False, ""])
+
+
+# ---- where Keras keeps what the tables name ----
+
+
+def backend_module(name):
+    """The module of Keras's functions on TensorFlow that is called nn, numpy or math: from Keras 3.16 on, it is in a package
+    ops."""
+    here, later = ("keras.src.backend.tensorflow." + place for place in (name, "ops." + name))
+    return later if later in sys.modules else here
+
+
+def class_in(module, *names):
+    """The first of the names that releases of Keras have given to a class of a module, or the first of all."""
+    return next((name for name in names if hasattr(sys.modules.get(module), name)), names[0])
+
+
+# ---- guards ----
 
 
 def by_name(serve, why_not):

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfuse._core import _library, _op
-from tfuse._keras._replaced import Row, not_taken, or_own
+from tfuse._keras._replaced import Row, backend_module, not_taken, or_own
 from tfuse.layout.concat import concat
 from tfuse.layout.transpose import transpose
 from tfuse.reductions.reduce import reduce_max, reduce_mean, reduce_min, reduce_sum
@@ -81,7 +81,7 @@ def _segment_sum(data, segment_ids, num_segments=None, sorted=False):
     return None if num_segments is None else unsorted_segment_sum(data, segment_ids, num_segments)
 
 
-_NUMPY, _MATH = "keras.src.backend.tensorflow.numpy", "keras.src.backend.tensorflow.math"
+_NUMPY, _MATH = backend_module("numpy"), backend_module("math")
 TABLE = [
     Row(_NUMPY, "sum", _where_ahead(_reduction(reduce_sum))),
     Row(_NUMPY, "mean", _where_ahead(_reduction(reduce_mean))),

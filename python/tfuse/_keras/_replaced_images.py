@@ -11,7 +11,7 @@ from tfuse._core import _library, _op, _sizes
 from tfuse._core._explain import reason
 from tfuse._core._op import FLOATS, MOST_AXES
 from tfuse._keras import _look_back_images
-from tfuse._keras._replaced import Row, by_name, not_taken, on_a_gpu
+from tfuse._keras._replaced import Row, backend_module, by_name, not_taken, on_a_gpu
 from tfuse._keras._look_back_images import turn
 from tfuse.convolution import depthwise_conv, pool, scale_channels
 from tfuse.convolution.batch_norm import normalise
@@ -205,7 +205,7 @@ def _drops_images(x, noise_shape):
 
 # ---- the table ----
 
-_NN, _LAYERS = "keras.src.backend.tensorflow.nn", "keras.src.layers."
+_NN, _LAYERS = backend_module("nn"), "keras.src.layers."
 SERVED = [  # module and attribute, what serves it, the guard, what it is where there is no GPU
     (_LAYERS + "convolutional.base_conv", "BaseConv.call", _conv, _conv_guard, "convolution"),
     (_LAYERS + "convolutional.conv1d", "Conv1D.call", _conv, _conv_guard, "convolution"),

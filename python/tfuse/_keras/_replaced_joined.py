@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfuse._core import _explain, _made
 from tfuse._core._explain import reason
 from tfuse._keras import _look_back, _look_back_attention, _replaced_images
-from tfuse._keras._replaced import Row, or_own
+from tfuse._keras._replaced import Row, backend_module, class_in, or_own
 from tfuse.products.linear_cross_entropy import linear_cross_entropy
 
 
@@ -119,14 +119,15 @@ def _weights(loss, labels, sample_weight, masks):
     return tape.gradient(total, losses)
 
 
+_NUMPY, _TRAINER = backend_module("numpy"), "keras.src.trainers.trainer"
 TABLE = [
     Row("tensorflow.python.eager.backprop", "GradientTape.watch", _watch),
     # As fast by TensorFlow where they stand alone.
-    *(Row("keras.src.backend.tensorflow.nn", name, or_own(functools.partial(_look_back.activation, name=name)))
+    *(Row(backend_module("nn"), name, or_own(functools.partial(_look_back.activation, name=name)))
       for name in ("relu", "relu6")),
-    Row("keras.src.backend.tensorflow.numpy", "add", or_own(_look_back.add)),
-    Row("keras.src.backend.tensorflow.numpy", "multiply", or_own(_look_back.gate, _replaced_images.scaled)),
-    Row("keras.src.backend.tensorflow.numpy", "repeat", _look_back_attention.repeat),
+    Row(_NUMPY, "add", or_own(_look_back.add)),
+    Row(_NUMPY, "multiply", or_own(_look_back.gate, _replaced_images.scaled)),
+    Row(_NUMPY, "repeat", _look_back_attention.repeat),
     Row("keras.src.losses.loss", "Loss.__call__", _loss),
-    Row("keras.src.trainers.trainer", "Trainer.compute_loss", _loss_of_model),
+    Row(_TRAINER, class_in(_TRAINER, "Trainer", "BaseTrainer") + ".compute_loss", _loss_of_model),
 ]

@@ -6,6 +6,7 @@ their neighbours.
 
 import numbers
 import operator
+import sys
 
 import keras
 import tensorflow as tf
@@ -13,7 +14,8 @@ import tensorflow as tf
 from tfuse._core import _sizes
 from tfuse._core._explain import reason
 from tfuse._keras import _look_back, _look_back_attention
-from tfuse._keras._replaced import Row, are_axes, by_name, listed, not_taken, on_a_gpu, or_own, shape_of, stretches
+from tfuse._keras._replaced import (Row, are_axes, backend_module, by_name, listed, not_taken, on_a_gpu, or_own, shape_of,
+                                    stretches)
 from tfuse.attention import multi_head_attention as layers
 from tfuse.attention.attention import attention
 from tfuse.elementwise.scale_bias_act import gelu, hard_swish, mish, silu, softplus
@@ -93,7 +95,7 @@ def _cross_entropy_guard(sparse):
 
 def _logits(output, from_logits, name):
     """By Keras's own rule, with its warning: what the output was made from by a softmax, or the output."""
-    output, _ = keras.src.backend.tensorflow.nn._get_logits(output, from_logits, "Softmax", name)
+    output, _ = sys.modules[_NN]._get_logits(output, from_logits, "Softmax", name)
     return tf.convert_to_tensor(output)
 
 
@@ -265,7 +267,7 @@ def _capped_attention_guard(query, key, value, *others, attn_logits_soft_cap=Non
 
 # ---- the table ----
 
-_NN = "keras.src.backend.tensorflow.nn"
+_NN = backend_module("nn")
 _LAYERS = "keras.src.layers."
 _NORMS = _LAYERS + "normalization."
 _MHA, _GQA = _LAYERS + "attention.multi_head_attention", _LAYERS + "attention.grouped_query_attention"

@@ -6,8 +6,6 @@ the third (together.methods). Where that leaves variables to Keras, the three ar
 for whoever calls them outside of apply().
 """
 
-import sys
-
 import keras
 import tensorflow as tf
 
@@ -42,7 +40,7 @@ _HOMES = {"apply": _BASE, "_clip_gradients": _BASE, "_apply_weight_decay": _TF, 
 
 def _row(method, serve):
     module, _, owner = _HOMES[method].rpartition(".")
-    return Row(module, "%s.%s" % (owner, method), serve)
+    return Row(module, "%s.%s" % (owner, method), serve, part_of="the step of an optimizer")
 
 
 # Those of tfuse.optimizers see to themselves.
@@ -52,12 +50,3 @@ TABLE = [
     *(_row(method, _where(lambda wrapper: type(wrapper) is keras.optimizers.LossScaleOptimizer, serve))
       for method, serve in together.scale_methods(lambda inner: not _why_not(inner)).items()),
 ]
-
-
-def _is_there(row):
-    owner, method = row.attribute.split(".")
-    return method in vars(getattr(sys.modules.get(row.module), owner, object))
-
-
-# The parts of a step belong together: a Keras that has not all of them where they are looked for keeps its own.
-TABLE = TABLE if all(map(_is_there, TABLE)) else []

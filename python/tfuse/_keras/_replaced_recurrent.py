@@ -8,7 +8,7 @@ from keras.src.backend.tensorflow.rnn import cudnn_ok
 
 from tfuse._core import _xla
 from tfuse._core._explain import reason
-from tfuse._keras._replaced import Row
+from tfuse._keras._replaced import Row, class_in
 from tfuse.recurrent.recurrent_layers import loop, one_mask, other_cell, why_not
 
 _RNN = "keras.src.layers.rnn."
@@ -62,5 +62,5 @@ TABLE = [
     Row(_RNN + "gru", "GRU.inner_loop", loop, _guard),
     Row(_RNN + "rnn", "RNN.inner_loop", loop, why_not),
     Row(_TRAINER, "model_supports_jit", _may_be_compiled),
-    Row(_TRAINER, "Trainer._resolve_auto_jit_compile", _unless_keras_has_none),
+    Row(_TRAINER, class_in(_TRAINER, "Trainer", "BaseTrainer") + "._resolve_auto_jit_compile", _unless_keras_has_none),
 ]

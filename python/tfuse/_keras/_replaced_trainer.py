@@ -6,7 +6,6 @@ nobody asks for anything: the host waits where somebody reads a number.
 """
 
 import contextlib
-import sys
 import weakref
 
 import tensorflow as tf
@@ -15,7 +14,7 @@ from tensorflow.python.eager import context
 
 from tfuse._core import _explain, _library, _xla
 from tfuse._keras import _feed, _predictions, _report
-from tfuse._keras._replaced import Row
+from tfuse._keras._replaced import Row, class_in
 
 _MODULE = "keras.src.backend.tensorflow.trainer"
 _NONE = object()  # where there was no batch: None is what a step may return
@@ -209,7 +208,7 @@ _CALLBACKS, _BAR = "keras.src.callbacks.callback_list", "keras.src.callbacks.pro
 TABLE = [
     Row(_MODULE, "TFEpochIterator._get_iterator", _iterator),
     Row(_MODULE, "TFEpochIterator.catch_stop_iteration", _inside_an_epoch),
-    Row(_MODULE, "TensorFlowTrainer._make_function", _make_function),
+    Row(_MODULE, class_in(_MODULE, "TensorFlowTrainer", "Trainer") + "._make_function", _make_function),
     *(Row(_CALLBACKS, "CallbackList._on_%s_batch_end" % kind, _batch_end("on_%s_batch_end" % kind))
       for kind in ("train", "test", "predict")),
     Row("keras.src.losses.loss", "reduce_values", _mean_of_values),
@@ -219,6 +218,6 @@ TABLE = [
     Row(_BAR, "ProgbarLogger._finalize_progbar", _report.after_updates),
     Row(_BAR, "ProgbarLogger._reset_progbar", _report.after_updates),
 ]
-# Earlier releases of Keras make their functions in other ways, and keep them.
-if not hasattr(getattr(sys.modules.get(_MODULE), "TensorFlowTrainer", None), "_make_function"):
-    TABLE = []
+# All or none: numbers that nobody has read yet are shown by other rows than those that make the step. Earlier releases of Keras
+# make their functions in other ways, and keep them.
+TABLE = [row._replace(part_of="fit()") for row in TABLE]

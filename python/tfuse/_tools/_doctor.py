@@ -15,6 +15,7 @@ import tensorflow as tf
 import tfuse
 from tfuse import cases
 from tfuse._core import _library
+from tfuse._keras import _enable, _missing
 from tfuse._tools import _driver
 
 OK, NOTE, BAD = "ok", "note", "FAIL"
@@ -38,13 +39,42 @@ def row(check, state, found, advice=""):
 
 
 def software():
-    version = tuple(int(p) for p in tf.__version__.split(".")[:2])
+    version = _missing.release(tf.__version__)
     served = SERVED[0] <= version <= SERVED[1]
+    older = "tested with %d.%d to %d.%d; install one of them" % (*SERVED[0], *SERVED[1])
     yield row("TensorFlow", OK if served else NOTE, tf.__version__,
-              "" if served else "tested with %d.%d to %d.%d; install one of them" % (*SERVED[0], *SERVED[1]))
-    yield row("Keras", OK if keras.__version__ >= "3" else NOTE, "%s on %s" % (keras.__version__, keras.backend.backend()),
-              "" if keras.backend.backend() == "tensorflow" else "tfuse's layers need KERAS_BACKEND=tensorflow")
+              "" if served else newer("tensorflow", SERVED[1]) if version > SERVED[1] else older)
+    yield keras_row()
+    if keras.backend.backend() == "tensorflow":
+        yield enable_row()
     yield row("Python", OK, "%s on %s" % (platform.python_version(), platform.machine()))
+
+
+def newer(package, tested):
+    """What to do about a release that is newer than those that were tested."""
+    return ("newer than %d.%d, the newest that was tested. Should something fail that works with that: %spip install "
+            "'%s<%d.%d', and please report it" % (
+                *tested, "pip uninstall keras-nightly; " * (".dev" in keras.__version__ and package == "keras"), package,
+                tested[0], tested[1] + 1))
+
+
+def keras_row():
+    found = "%s on %s" % (keras.__version__, keras.backend.backend())
+    if keras.backend.backend() != "tensorflow":
+        return row("Keras", NOTE, found, "tfuse's layers need KERAS_BACKEND=tensorflow")
+    if _missing.release(keras.__version__) < (3, 3):
+        return row("Keras", NOTE, found, "older than 3.3, the first that tfuse.enable() serves")
+    is_newer = _missing.is_newer("keras")
+    return row("Keras", NOTE if is_newer else OK, found, newer("keras", _missing.TESTED["keras"][1]) if is_newer else "")
+
+
+def enable_row():
+    """What tfuse.enable() replaces of Keras, and what it finds no place for."""
+    count, missing = _enable.replaced_of("keras")
+    if not missing:
+        return row("enable()", OK, "all %d functions and methods of Keras that tfuse replaces are there" % count)
+    return row("enable()", NOTE, "%d of %d functions and methods of Keras that tfuse replaces are not there, and Keras's own "
+               "code runs in their place" % (len(missing), count), _missing.summary(missing))
 
 
 def library():

@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 
 from tfuse._core._explain import reason
-from tfuse._core._layer import layer_of, not_computed_in
+from tfuse._core._layer import as_kept, layer_of, not_computed_in
 from tfuse._core._op import real
 from tfuse.convolution.channels_first import by_last, to_last
 from tfuse.convolution.conv import conv, conv_transpose
@@ -22,7 +22,7 @@ def why_not_conv(layer, x):
 def _kernel(layer, x):
     """A layer's kernel as it is kept, where tfuse.conv takes it so beside x: without a cast, and another for its gradient. Else
     in the dtype of x."""
-    with keras.src.backend.AutocastScope(None):
+    with as_kept():
         kernel = tf.convert_to_tensor(layer.kernel)
     return kernel if kernel.dtype == real(x.dtype) else tf.cast(kernel, x.dtype)
 

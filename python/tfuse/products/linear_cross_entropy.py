@@ -7,7 +7,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context, record
 
 from tfuse._core import _library, _rows
-from tfuse._core._layer import Layer
+from tfuse._core._layer import Layer, as_kept
 from tfuse._core._op import FusedOp, composite, given, real, vjp
 from tfuse.products.linear import linear
 from tfuse.products.quantized_layers import whole_table, why_not_looked_up
@@ -292,7 +292,7 @@ class LanguageModelHead(Layer):
             kernel, scale, order = self.embedding._embeddings, self.embedding.embeddings_scale, "columns"
         elif self._mode() is None:
             return None
-        with keras.src.backend.AutocastScope(None):
+        with as_kept():
             return dict(kernel=tf.convert_to_tensor(kernel.value), scale=tf.convert_to_tensor(scale.value), order=order)
 
     def call(self, hidden, labels=None, sample_weight=None, hidden_mask=None, training=None):
@@ -339,7 +339,7 @@ def table_of(embedding):
         return embedding.embeddings
     if not why_not_looked_up(embedding):
         return whole_table(embedding)
-    with keras.src.backend.AutocastScope(None):  # scales in the dtype they have: that of logits may lack digits, or range
+    with as_kept():  # scales in the dtype they have: that of logits may lack digits, or range
         return embedding.quantized_call(tf.range(embedding.input_dim))
 
 

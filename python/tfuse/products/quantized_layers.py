@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfuse._core import _made
 from tfuse._core._explain import reason
-from tfuse._core._layer import not_computed_in
+from tfuse._core._layer import as_kept, not_computed_in
 from tfuse._core._op import MOST_AXES, real
 from tfuse.products.static_quantizer import StaticQuantizer, whole_numbers
 from tfuse.elementwise.scale_bias_act import known_activation, scale_bias_act
@@ -20,11 +20,13 @@ from tfuse.products.linear import why_not_dense
 from tfuse.products.quantized_linear import EPSILON, quantized_linear
 
 MODES = "int8", "int4", "gptq", "awq"
+# From Keras 3.16 on, a strategy for each mode has what layers had before: the arithmetic, and the numbers of a configuration.
+BY_STRATEGY = hasattr(keras.layers.Layer, "_quantization_geometry")
 
 
 def value_of(variable):
     """As it is kept, not cast to what a layer computes in."""
-    with keras.src.backend.AutocastScope(None):
+    with as_kept():
         return tf.convert_to_tensor(variable.value)
 
 
@@ -33,6 +35,8 @@ def value_of(variable):
 
 def _shape(layer):
     """That of the kernel, before it was packed."""
+    if BY_STRATEGY:
+        return tuple(layer.kernel_shape)
     if not isinstance(layer, keras.layers.EinsumDense):
         return layer.input_spec.axes[-1], layer.units
     return tuple(layer._kernel.shape if layer.quantization_mode == "int8" else layer.original_kernel_shape)
@@ -44,8 +48,16 @@ def _summed(layer):
 
 def _blocks(layer):
     """Rows of an int4 kernel that share a scale, or None: all do."""
-    block = getattr(layer, "_int4_block_size", None)
+    if layer.quantization_mode != "int4":
+        return None
+    block = _resolved(layer, "block_size") if BY_STRATEGY else getattr(layer, "_int4_block_size", None)
     return None if block in (None, -1) else block
+
+
+def _resolved(layer, name):
+    """What a layer's configuration, or its dtype policy, says of its mode."""
+    strategy = keras.src.quantizers.strategy_registry.get_strategy(layer.quantization_mode)
+    return getattr(strategy, "resolve_" + name)(layer, layer.quantization_config)
 
 
 @reason
@@ -82,14 +94,16 @@ def _odd_kernel(layer, leading):
     columns = math.prod(shape) // max(rows, 1)
     other = "tfuse does not know how this Keras keeps %s kernels of shape %s" % (mode, shape)
     if mode in ("gptq", "awq"):
-        yield not getattr(layer, "is_%s_calibrated" % mode) and "it is not calibrated yet, and its kernel is float"
+        calibrated = not layer.calibration_pending if BY_STRATEGY else getattr(layer, "is_%s_calibrated" % mode)
+        yield not calibrated and "it is not calibrated yet, and its kernel is float"
         packed = -(-columns // 2) if _bits(layer) == 4 else columns
-        yield tuple(layer.quantized_kernel.shape) != (packed, rows) and other
+        yield tuple(layer.quantized_kernel.shape) != ((rows, packed) if BY_STRATEGY else (packed, rows)) and other
         return
     yield tuple(layer._kernel.shape) != (_shape(layer) if mode == "int8" else (rows, -(-columns // 2))) and other
     yield math.prod(layer.kernel_scale.shape) != columns * -(-rows // (_blocks(layer) or max(rows, 1))) and other
     if mode == "int8" or _blocks(layer) is None:
         yield _why_not_rounded(layer.inputs_quantizer)
+    yield BY_STRATEGY and mode == "int4" and layer.inputs_quantizer is not None and "inputs are rounded beside a kernel of 4 bits"
 
 
 def kernel_of(layer, leading=False):
@@ -97,7 +111,7 @@ def kernel_of(layer, leading=False):
     mode, scale = layer.quantization_mode, value_of(layer.kernel_scale)
     _read_groups(layer)
     if mode in ("gptq", "awq"):
-        return _by_columns(layer, mode, scale)
+        return _calibrated(layer, mode, scale)
     kernel, block = value_of(layer._kernel), _blocks(layer)
     if leading:
         kernel, rows = tf.transpose(kernel, [1, 0, 2]), kernel.shape[1]
@@ -111,7 +125,7 @@ def kernel_of(layer, leading=False):
 
 def _read_groups(layer):
     """Although nobody needs them: of an exported model, the functions have the variables that they read."""
-    if hasattr(layer, "g_idx"):
+    if getattr(layer, "g_idx", None) is not None:
         value_of(layer.g_idx)
 
 
@@ -128,20 +142,31 @@ def _rounded(quantizer, x):
     return tf.custom_gradient(lambda x: (rounded(x), lambda dy: dy * tf.cast(quantizer.scale, dy.dtype)))(x)
 
 
-def _by_columns(layer, mode, scale):
-    core = keras.src.quantizers.gptq_core if mode == "gptq" else keras.src.quantizers.awq_core
-    size = core.get_group_size_for_layer(layer, None)
-    found = dict(kernel=value_of(layer.quantized_kernel), scale=scale, zero=value_of(layer.kernel_zero), order="columns",
-                 bits=4 if _bits(layer) == 4 else 8, group=None if size in (None, -1) else size)
+def _calibrated(layer, mode, scale):
+    """A gptq or awq kernel. Up to Keras 3.15 it is [outputs, inputs], from then on [inputs, outputs]."""
+    found = dict(kernel=value_of(layer.quantized_kernel), scale=scale, zero=value_of(layer.kernel_zero),
+                 order="rows" if BY_STRATEGY else "columns", bits=4 if _bits(layer) == 4 else 8, group=_group_size(layer))
     if mode == "awq":
         found["input_scale"] = value_of(layer.awq_scales)
-    elif scale.shape[1] > 1 and getattr(layer.quantization_config, "activation_order", True):
+    elif scale.shape[0 if BY_STRATEGY else 1] > 1 and getattr(layer.quantization_config, "activation_order", True):
         found["groups"] = value_of(layer.g_idx)
     return found
 
 
+def _group_size(layer):
+    """Rows that share a scale, or None: all do."""
+    if BY_STRATEGY:
+        size = _resolved(layer, "group_size")
+    else:
+        core = keras.src.quantizers.gptq_core if layer.quantization_mode == "gptq" else keras.src.quantizers.awq_core
+        size = core.get_group_size_for_layer(layer, None)
+    return None if size in (None, -1) else size
+
+
 def _bits(layer):
-    """Of a gptq or awq kernel; those of 2, 3 and 8 bits lie in bytes."""
+    """Of a gptq or awq kernel; those of 3 and 8 bits lie in bytes, as those of 2 bits do up to Keras 3.15."""
+    if BY_STRATEGY:
+        return _resolved(layer, "weight_bits")
     return keras.src.quantizers.gptq_core.get_weight_bits_for_layer(layer, None) if layer.quantization_mode == "gptq" else 4
 
 
@@ -227,6 +252,9 @@ def why_not_reversed(layer, inputs, reverse=False):
         yield not_computed_in(layer, inputs)
         yield not (inputs.shape.rank and 2 <= inputs.shape.rank <= MOST_AXES) and "tfuse takes 2 to %d dimensions" % MOST_AXES
         yield layer.quantization_mode == "int4" and "an int4 table has two numbers of one row in each byte"
+        other = BY_STRATEGY and layer.reverse_dtype not in (None, layer.compute_dtype)
+        yield other and "logits are computed in %s" % layer.reverse_dtype
+        yield BY_STRATEGY and layer.tie_weights and layer.lora_enabled and "LoRA weights are a part of the logits"
         yield why_not_head(layer)
 
 
@@ -261,11 +289,11 @@ def _dequantized(layer, take):
     block, rows, scale = None, tf.cast(take(layer._embeddings), layer.compute_dtype), take(layer.embeddings_scale)
     if layer.quantization_mode == "int4":
         _read_groups(layer)
-        block, rows = _blocks(layer), _pairs(rows, layer._orig_output_dim)
+        block, rows = _blocks(layer), _pairs(rows, layer.output_dim)
     if block is None:
         rows = keras.ops.divide(rows, keras.ops.expand_dims(scale, -1))
     else:
-        groups = keras.ops.arange(layer._orig_output_dim, dtype="int32") // block
+        groups = keras.ops.arange(layer.output_dim, dtype="int32") // block
         of = lambda table: keras.ops.take(table, groups, axis=-1)
         zero = of(keras.ops.cast(take(layer.embeddings_zero), scale.dtype))
         rows = keras.ops.multiply(keras.ops.subtract(rows, zero), of(scale))  # in a mixed policy, of float32
