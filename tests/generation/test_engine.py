@@ -236,6 +236,30 @@ def test_an_interrupt_loses_no_token(engine, monkeypatch):
     assert engine.result(number) == alone(PROMPTS[1], 20)
 
 
+@pytest.mark.parametrize("at_a_time", [1, 8])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_an_on_token_that_is_interrupted_loses_no_token(error, at_a_time):
+    """However often: each token is told once, in its order, and the interrupted request goes on."""
+    engine, seen = Engine(model("Llama"), pages=24, rows=4, room=1024, at_a_time=at_a_time), []
+
+    def told(number, token):
+        seen.append((number, token))
+        if len(seen) % 3:
+            raise error
+
+    numbers = [engine.add(PROMPTS[i], 10, on_token=told) for i in range(3)]
+    interrupts = 0
+    while engine.busy():
+        try:
+            engine.step()
+        except error:
+            interrupts += 1
+    words = [alone(PROMPTS[i], 10) for i in range(3)]
+    assert interrupts == 20 and seen == [(number, words[number][i]) for i in range(10) for number in numbers]
+    assert all(map(engine.has_ended, numbers)) and [engine.result(number) for number in numbers] == words
+    assert engine._pages.available() == 24
+
+
 def test_a_step_while_tokens_are_handed_out(engine):
     number = engine.add(PROMPTS[1], 5, on_token=lambda number, token: engine.step())
     run(engine)

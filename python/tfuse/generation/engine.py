@@ -39,7 +39,8 @@ class Engine:
 
     `add(prompt, max_new_tokens, sampler=None, stop_token_ids=None, on_token=None, seed=None)` has a prompt, a list of ids,
     continued, and returns the request's number. `sampler` is as in tfuse.generate, and so are `stop_token_ids`. With each new
-    token, `on_token(number, token)` is called; what it raises ends this request, and result() raises it. Requests with the same
+    token, `on_token(number, token)` is called; an Exception that it raises ends this request, and result() raises it. Another
+    one, such as a KeyboardInterrupt, is raised by step(), and the next step() goes on with the next token. Requests with the same
     `seed` draw the same random numbers, whoever else is there; without one, they go by the sampler's seed and their number.
 
     `step()` continues all requests, and `busy()` says whether there are any. `cancel(number)` ends a request as it is,
@@ -148,13 +149,13 @@ class Engine:
     def busy(self):
         """Whether there are requests that have not ended."""
         return bool(self._waiting) or any(self._rows.requests) or any(
-            not request.ended for _, members in self._under_way for request, _, _ in members)
+            not request.ended for _, members in self._under_way for request, *_ in members)
 
     def _leave(self, request):
         """Its row and its pages are free for those who come after what is queued."""
         self._rows.leave(request)
-        self._pages.leave(request.pages)
-        request.pages = []
+        pages, request.pages = request.pages, []
+        self._pages.leave(pages)
 
     def _end(self, request):
         self._leave(request)
@@ -167,6 +168,7 @@ class Engine:
         request that has read its own; then the tokens of the steps before are handed out. Not to be called by on_token."""
         if self._hands_out:
             raise RuntimeError("tfuse.generate: step() was called by an on_token, whose tokens are being handed out")
+        self._hand_out(1 if self._at_a_time > 1 else 0)  # what is left where the last call was interrupted
         with tf.device(self._device):
             for request in [r for r in self._running() if r.queued == r.new]:
                 self._leave(request)
@@ -176,15 +178,7 @@ class Engine:
             ready = [r for r in self._running() if not r.reads]
             if ready:
                 self._queue(ready)
-        while len(self._under_way) > (1 if ready and self._at_a_time > 1 else 0):
-            asked, members = self._under_way[0]
-            tokens = [] if all(r.ended for r, _, _ in members) else self._receiver.read(asked)[:, :, 0].tolist()
-            self._under_way.popleft()  # not before: whoever waits may be interrupted, and would lose them
-            self._hands_out = True
-            try:
-                self._hand_out(tokens, members)
-            finally:
-                self._hands_out = False
+        self._hand_out(1 if ready and self._at_a_time > 1 else 0)
 
     def _running(self):
         return [request for request in self._rows.requests if request is not None]
@@ -200,26 +194,39 @@ class Engine:
         members = []
         for request in ready:
             given = min(n, request.new - request.queued)
+            members.append((request, request.row, request.queued, given))
             request.queued += given
-            members.append((request, request.row, given))
         self._rows.advance(n)
         self._under_way.append((asked, members))
 
-    def _hand_out(self, tokens, members):
-        """Tokens of some steps, in the order in which they came."""
-        for i in range(max(given for _, _, given in members)):
-            for request, row, given in members:
-                if i < given and not request.ended:
-                    self._grown(request, tokens[row][i - given])
+    def _hand_out(self, but):
+        """Tokens of all steps under way but so many of the last, in the order in which they came. Waiting may be interrupted, and
+        so may an on_token: steps are forgotten when all their tokens were handed out, and none is handed out twice."""
+        while len(self._under_way) > but:
+            asked, members = self._under_way[0]
+            tokens = [] if all(r.ended for r, *_ in members) else self._receiver.read(asked)[:, :, 0].tolist()
+            try:
+                self._hands_out = True
+                for i in range(max(given for *_, given in members)):
+                    for request, row, first, given in members:
+                        if i < given and not request.ended:
+                            self._grown(request, first + i, tokens[row][i - given])
+            finally:
+                self._hands_out = False
+            self._under_way.popleft()
 
-    def _grown(self, request, token):
-        request.tokens.append(token)
-        try:
-            if request.on_token is not None:
-                request.on_token(request.number, token)
-        except Exception as error:  # it ends this request, and no other
-            request.error = error
-        if not request.ended and (request.error is not None or len(request.tokens) == request.new or token in request.stops):
+    def _grown(self, request, i, token):
+        """Hands out a request's token of number i, as far as that has not been done."""
+        if len(request.tokens) == i:
+            request.tokens.append(token)
+        if request.told == i:
+            request.told += 1  # before the call: what it raises does not have it called again
+            try:
+                if request.on_token is not None:
+                    request.on_token(request.number, token)
+            except Exception as error:  # it ends this request, and no other
+                request.error = error
+        if not request.ended and (request.error is not None or i + 1 == request.new or token in request.stops):
             self._end(request)
 
     # ---- prompts ----

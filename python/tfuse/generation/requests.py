@@ -23,6 +23,7 @@ class Request:
     seed: int
     on_token: typing.Optional[typing.Callable]
     tokens: list = dataclasses.field(default_factory=list)  # new ones
+    told: int = 0  # new ones for which on_token was called, or would have been
     queued: int = 0  # new ones that the steps give which are queued by now
     pages: list = dataclasses.field(default_factory=list)
     row: int = -1  # of the batch; -1: it waits, or its last steps are queued
