@@ -410,3 +410,27 @@ def test_shapes_by_attributes(stem, inputs, attributes, want):
     else:
         shape = ask()
         assert (None if shape.rank is None else shape.as_list()) == want
+
+
+def in_time(call):
+    """Calls it in a thread, which it may block for ever."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_notes_inside_of_a_note():
+    """As from a signal handler that calls a layer while its thread is in there: no call is lost, and nobody waits."""
+    class Interrupted(str):
+        def __hash__(self):
+            if len(left) > 0:
+                left.pop()
+                _explain.note("test_library", "inside", "", [], "called")
+                _explain.since((0, 0))
+            return super().__hash__()
+
+    left, told = list(range(3)), since_now()
+    in_time(lambda: [_explain.note("test_library", Interrupted("outside"), "", [], "called") for _ in range(2)])
+    assert not left
+    assert {row["route"]: row["calls"] for row in told(op="test_library")} == {"inside": 3, "outside": 2}

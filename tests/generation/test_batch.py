@@ -204,3 +204,25 @@ def test_several_threads():
         thread.join()
     for ours, alone in zip(found, expected):
         assert_same(ours, alone)
+
+
+def test_inside_of_another(monkeypatch):
+    """As from a signal handler: one of the same model is left to KerasHub, one of another model is not, and nobody waits."""
+    lm, other = _compiled(model("Llama"), "greedy"), _compiled(model("Llama", num_layers=1), "greedy")
+    x, own, found = prompts([3, 5], 20), batch._generated, []
+    expected = [batch.generate(other, x), *[batch.generate(lm, x)] * 2]
+
+    def inside(*arguments):
+        monkeypatch.setattr(batch, "_generated", own)
+        found.append(batch.generate(other, x))
+        with pytest.raises(batch.NotServed, match="inside of another generate"):
+            batch.generate(lm, x)
+        return own(*arguments)
+
+    monkeypatch.setattr(batch, "_generated", inside)
+    thread = threading.Thread(target=lambda: found.append(batch.generate(lm, x)), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert len(found) == 2  # or it waits for itself
+    for ours, alone in zip((*found, batch.generate(lm, x)), expected):
+        assert_same(ours, alone)

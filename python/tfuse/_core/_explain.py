@@ -14,7 +14,7 @@ _noted = 0  # decisions, those that are kept no more included
 _marks = 0  # calls of mark(); decisions that are the same before one and after it are counted apart
 _before_enable = None  # what calls() was when tfuse.enable() switched tfuse on; None while it is off
 _not_installed = tuple  # gives the rows of what tfuse.enable() found no place for
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may call a layer in the thread that is inside: what is kept is whole at each call
 
 
 def note(op, route, reason, inputs, when="traced", counts=True):
@@ -26,8 +26,10 @@ def note(op, route, reason, inputs, when="traced", counts=True):
     with _lock:
         key = object() if when == "traced" else (_marks, *row.values())
         _noted += counts
-        _, before = _decisions.pop(key, (_marks, {"calls": 0}))
-        _decisions[key] = _marks, {"calls": before["calls"] + 1, **row}
+        _, kept = _decisions.setdefault(key, (_marks, {"calls": 0, **row}))
+        kept["calls"] += 1
+        if key in _decisions:  # a handler's notes may have pushed it out
+            _decisions.move_to_end(key)
         if len(_decisions) > _KEPT:
             _decisions.popitem(last=False)
 
@@ -141,7 +143,7 @@ def explain(last=_KEPT):
 def since(mark, last=_KEPT):
     """What explain() returns, without all that came before a mark()."""
     with _lock:
-        decisions = [row for marks, row in _decisions.values() if marks >= mark[0]]
+        decisions = [dict(row) for marks, row in list(_decisions.values()) if marks >= mark[0]]
         unused = _before_enable is not None and _before_enable == calls()
     runs = sorted(_runs(True, mark[1])[-last:] + _runs(False, mark[1])[-last:], key=lambda run: run[0])
     return Explanation(decisions[-last:] + [row for _, row in runs], unused)

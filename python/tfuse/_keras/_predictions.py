@@ -14,7 +14,7 @@ import tensorflow as tf
 LEAST_BYTES = 1 << 16  # of a step's output: a call costs more than one copy of all at the end where they are smaller
 
 _copying = concurrent.futures.ThreadPoolExecutor(1, "tfuse predictions")
-_adding = threading.Lock()  # Keras has several threads that add
+_adding = threading.RLock()  # Keras has several threads that add
 
 
 @tf.function(reduce_retracing=True)

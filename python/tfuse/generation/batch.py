@@ -25,15 +25,25 @@ KEPT_BYTES = 1 << 30  # on the device that stay after a batch, at most
 cache_dtype = None  # of keys and values, as tfuse.enable() was told
 
 _kept = weakref.WeakKeyDictionary()  # by model: _Kept
-_lock = threading.Lock()
 _reduce = _library.raw("reduce")
 
 
 class _Kept:
-    """What a model has of its last batch. One thread at a time has it."""
+    """What a model has of its last batch. One call of generate() at a time has it: others wait, but for one inside of it."""
 
     def __init__(self):
-        self.lock, self.weights, self.batch = threading.Lock(), None, None
+        self.lock, self.is_used, self.weights, self.batch = threading.RLock(), False, None, None
+
+    @contextlib.contextmanager
+    def used(self):
+        with self.lock:
+            if self.is_used:
+                raise NotServed("generate() is called inside of another generate() of the same model, as by a signal handler")
+            try:
+                self.is_used = True
+                yield
+            finally:
+                self.is_used = False
 
 
 def settings_of(sampler):
@@ -151,9 +161,8 @@ def generate(model, inputs, stop_token_ids=None):
     """What the model's generate_step gives. Raises NotServed for what is left to that."""
     settings = settings_of(model.sampler)
     tokens, mask, lengths, stops = _checked(inputs, stop_token_ids)
-    with _lock:
-        kept = _kept.setdefault(model, _Kept())
-    with kept.lock:
+    kept = _kept.setdefault(model, _Kept())
+    with kept.used():
         if kept.weights is None or not kept.weights.are_of(model):
             kept.batch = None
             kept.weights = Weights(model)

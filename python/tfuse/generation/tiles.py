@@ -17,7 +17,7 @@ from tfuse.generation.decoders import Quantized, Tiled, all_of, mapped
 from tfuse.products.quantized_linear import pack_kernel
 
 _kept = weakref.WeakKeyDictionary()  # by model: a _Kept for each kernel
-_lock = threading.Lock()
+_lock = threading.RLock()  # inside of it, a signal handler makes the same tiles once more
 
 
 @dataclasses.dataclass

@@ -7,7 +7,7 @@ common to several places is computed once, without anybody looking for it.
 import threading
 import weakref
 
-_nodes, _lock = weakref.WeakValueDictionary(), threading.Lock()
+_nodes, _lock = weakref.WeakValueDictionary(), threading.RLock()
 DEEPEST = 12  # what is nested deeper gets a local: the CPU's stack and the compiler's parentheses stay few
 
 
@@ -24,7 +24,8 @@ def _node(op, args=(), value=None):
     with _lock:
         found = _nodes.get(key)
         if found is None:
-            found = _nodes[key] = Node(op, args, value)
+            made = Node(op, args, value)
+            found = _nodes.setdefault(key, made)  # a signal handler may have made it by now
     return found
 
 
