@@ -2,6 +2,8 @@
 
 import gc
 import itertools
+import re
+import sys
 import threading
 import time
 
@@ -160,6 +162,59 @@ def test_a_feed_that_is_found_where_it_draws():
     assert_nothing_is_left()
 
 
+def interrupted(at):
+    """Begins a feed, and interrupts that before its bytecode of number `at`; whether there was one."""
+    left, feed = [at], _feed.Feed(batches(), DEVICE)
+
+    def trace(frame, event, argument):
+        if frame.f_code.co_filename != _feed.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        left[0] -= event == "opcode"
+        if left[0] < 0:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        feed.take()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(None)
+        feed.end()  # as _inside_an_epoch
+    return left[0] < 0
+
+
+def test_interrupts_while_a_feed_begins(monkeypatch):
+    """At any bytecode of it, and inside of Thread.start() before and after there is a thread."""
+    at = 0
+    while interrupted(at):
+        at += 1
+    assert at > 100
+    own = threading.Thread.start
+
+    def start(thread, first):
+        if first:
+            own(thread)
+        raise KeyboardInterrupt
+
+    for first in (False, True) * 3:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", lambda thread: start(thread, first))
+            feed = _feed.Feed(batches(), DEVICE)
+            with pytest.raises(KeyboardInterrupt):
+                feed.take()
+    del feed
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name == "tfuse feed":
+            thread.join(20)
+    assert_nothing_is_left()
+    assert not _feed._running
+
+
 def test_a_data_set_that_waits_for_ever(feeds, monkeypatch):
     """Whoever ends a fit() waits for it only so long."""
     monkeypatch.setattr(_feed, "PATIENCE", 0.1)
@@ -227,3 +282,82 @@ def test_ops_that_are_asynchronous(feeds):
     finally:
         tf.config.experimental.set_synchronous_execution(True)
     assert feeds.made == 0 and "eager ops are asynchronous" in str(tfuse.explain())
+
+
+class Told(keras.callbacks.Callback):
+    """Raises at one of its hooks, or calls fit() there."""
+
+    def __init__(self, hook, does):
+        super().__init__()
+        setattr(self, hook, lambda *arguments, **options: does())
+
+
+def fails():
+    raise ValueError("no more")
+
+
+def raised(dataset, loop="fit", **options):
+    """An error's type and text, but for a function's number."""
+    with pytest.raises(Exception) as caught:
+        getattr(model(**options), loop)(dataset(), verbose=0)
+    return type(caught.value), re.sub(r"(multi_step_on_iterator)_\d+|MapDataset:\d+|_false_\d+", r"\1", str(caught.value))
+
+
+def broken(at, error):
+    def draw():
+        for i in range(4):
+            if i == at:
+                raise error("boom")
+            yield np.zeros((4, 5), "float32"), np.zeros(4, "int32")
+        if at is None:
+            raise error("boom")
+
+    return lambda: drawn_by(draw, (tf.TensorSpec((None, 5)), tf.TensorSpec((None,), tf.int32)))
+
+
+def broken_map():
+    def checked(x, y):
+        with tf.control_dependencies([tf.debugging.assert_less(x, 0.1, message="too large")]):
+            return tf.identity(x), y
+
+    return batches().map(checked)
+
+
+BROKEN = {"first": broken(0, ValueError), "later": broken(2, ValueError), "end": broken(None, TypeError),
+          "interrupt": broken(1, KeyboardInterrupt), "map": broken_map}
+
+
+@pytest.mark.parametrize("name, loop, options", [
+    *((name, "fit", {}) for name in BROKEN), ("map", "evaluate", {}), ("later", "predict", {}), ("later", "fit", {"run_eagerly": True})])
+def test_errors_of_a_data_set_in_the_words_of_keras(feeds, name, loop, options):
+    ours = raised(BROKEN[name], loop, **options)
+    assert feeds.made
+    with feeds.none():
+        assert ours == raised(BROKEN[name], loop, **options)
+    assert_nothing_is_left()
+
+
+HOOKS = [name for name in dir(keras.callbacks.Callback) if re.match("on_(epoch|(train_|test_)(batch_)?)_?(begin|end)", name)]
+
+
+def test_callbacks_that_raise_and_that_call_fit(feeds):
+    made, again = model(), model()
+    for hook in HOOKS:
+        run = lambda does: made.fit(batches(9), validation_data=batches(5), verbose=0, callbacks=[Told(hook, does)])
+        with pytest.raises(ValueError, match="no more"):
+            run(fails)
+        assert len(run(lambda: again.fit(batches(5), verbose=0)).history["val_loss"]) == 1
+    assert len(HOOKS) == 10
+    assert_nothing_is_left()
+
+
+def test_fit_in_two_threads(feeds):
+    losses = {}
+    run = lambda i: losses.update({i: model().fit(batches(), epochs=3, verbose=0).history["loss"]})
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert losses.keys() == {0, 1} and all(len(found) == 3 for found in losses.values())
+    assert_nothing_is_left()

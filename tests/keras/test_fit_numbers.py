@@ -1,5 +1,8 @@
 """What a step gives as its logs: callbacks and the progress bar get what Keras gives them, when they ask for it."""
 
+import collections
+import copy
+import functools
 import json
 import pickle
 import re
@@ -11,8 +14,8 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from feeding import Seen, batches, data, feeds, model, needs_feeds
-from tfuse._keras import _report
+from feeding import DEVICE, Seen, batches, data, feeds, model, needs_feeds
+from tfuse._keras import _hooks, _replaced_trainer, _report
 
 pytestmark = needs_feeds
 
@@ -23,12 +26,14 @@ def test_numbers_are_read_when_asked_for(feeds, monkeypatch):
 
     class Some(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            assert set(logs) == {"loss", "accuracy"} and len(logs) == 2 and "loss" in logs
+            seen.append((set(logs), len(logs), "loss" in logs))
             if batch % 3 == 0:
-                assert isinstance(logs["loss"], float) and logs["loss"] == logs.get("loss")
+                numbers.append((logs["loss"], logs.get("loss")))
 
+    seen, numbers = [], []
     model().fit(batches(), verbose=0, callbacks=[Some()])
-    assert len(read) == 2  # of batches 0 and 3
+    assert seen == [({"loss", "accuracy"}, 2, True)] * 6
+    assert len(read) == 2 and all(isinstance(a, float) and a == b for a, b in numbers)  # of batches 0 and 3
 
 
 def test_the_progress_bar_is_drawn(feeds, capsys):
@@ -47,8 +52,9 @@ def test_the_progress_bar_is_drawn(feeds, capsys):
     assert re.findall("Epoch ./2", ours) == ["Epoch 1/2", "Epoch 2/2"] and "6/6" in ours.split("Epoch 2/2")[1]
 
 
-def test_numbers_of_steps_long_gone(feeds):
+def test_numbers_of_steps_long_gone(feeds, monkeypatch):
     """Whoever keeps logs gets the numbers of their step, however many have followed."""
+    monkeypatch.setattr(_hooks, "read_by_methods", lambda callback, name: True)
     kept = []
 
     class Keeps(keras.callbacks.Callback):
@@ -64,7 +70,7 @@ def test_numbers_of_steps_long_gone(feeds):
 
 
 def test_logs_are_a_dict():
-    make = lambda: _report.Logs({"b": tf.constant(2.0), "a": {"c": tf.constant(1)}, "text": "x"})
+    make = lambda: _report.Logs.of({"b": tf.constant(2.0), "a": {"c": tf.constant(1)}, "text": "x"})
     want = {"b": 2.0, "c": 1.0, "text": "x"}
     assert dict(make()) == want == {**make()} == make() == make().copy() == (make() | {})
     assert sorted(make().items()) == sorted(want.items()) and sorted(map(str, make().values())) == ["1.0", "2.0", "x"]
@@ -74,7 +80,7 @@ def test_logs_are_a_dict():
     logs["b"] = 5
     logs.update(d=7)
     assert logs["b"] == 5 and logs.pop("c") == 1.0 and logs.get("nothing", 3) == 3 and logs["d"] == 7
-    assert not _report.Logs(None)
+    assert not _report.Logs.of(None) and type(_report.Logs()) is type(_report.Logs.of(None).copy()) is dict
     logs = make()
     del logs["c"]
     assert logs == {"b": 2.0, "text": "x"} and len(logs) == 2
@@ -85,6 +91,111 @@ def test_logs_are_a_dict():
     assert logs == {} and not logs.items() and not logs.is_under_way()
     with pytest.raises(KeyError):
         del logs["c"]
+
+
+WITH_LOGS = {  # what callbacks do
+    "map": lambda logs: tf.nest.map_structure(lambda x: x + 1, logs),
+    "flatten": lambda logs: tf.nest.pack_sequence_as(logs, tf.nest.flatten(logs)),
+    "two": lambda logs: tf.nest.map_structure(lambda x, y: x + y, dict(logs), logs),
+    "keras": lambda logs: keras.tree.map_structure(lambda x: x + 1, logs),
+    "keras, two": lambda logs: keras.tree.map_structure(lambda x, y: x + y, dict(logs), logs),
+    "paths": lambda logs: keras.tree.flatten_with_path(logs),
+    "leaves": lambda logs: keras.tree.pack_sequence_as(logs, keras.tree.flatten(logs)),
+    "copy": lambda logs: (copy.copy(logs), copy.deepcopy(logs)),
+    "pickle": lambda logs: pickle.loads(pickle.dumps(logs)),
+    "json": lambda logs: json.dumps(logs, indent=1, sort_keys=True),
+    "type": lambda logs: (type(logs), type(logs)(), type(logs)(logs), type(logs).fromkeys(logs)),
+    "raw": lambda logs: (sorted(dict.items(logs)), collections.OrderedDict(logs), {**logs}, logs | {"a": 1}),
+    "array": lambda logs: np.array(list(logs.values())).tolist(),
+    "changed": lambda logs: logs.update(more=1, loss=logs.pop("accuracy")) or logs,
+}
+
+
+@pytest.mark.parametrize("name", WITH_LOGS)
+def test_whatever_a_callback_does(name, monkeypatch):
+    """It finds what it finds in Keras, and so do the callbacks before and after it, which only read."""
+    class Does(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            seen.append(WITH_LOGS[name](logs))
+
+    class Reads(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            seen.append((batch, logs["loss"], list(logs)))
+
+    def run():
+        seen.clear()
+        model().fit(batches(), verbose=0, callbacks=[Reads(), Does(), Reads()])
+        return re.sub(r"(\d\.\d{4})\d*", r"\1", repr(seen))
+
+    seen = []
+    stock = run()
+    monkeypatch.setattr(_replaced_trainer, "_device", lambda: DEVICE)
+    with tfuse.enabled():
+        assert run() == stock and "loss" in stock
+
+
+def hooks(tf=tf, kept=[]):
+    """Hooks whose code uses the methods of logs alone, and others."""
+    def reads(self, batch, logs=None):
+        if batch % 9 == 0 and logs and "loss" in logs:
+            print(logs["loss"], logs.get("accuracy"), len(logs), sorted(logs), [name for name in logs])
+
+    def has_none(self, batch, logs=None):
+        logs = logs or {}
+        logs["rate"] = logs.pop("loss", 0)
+
+    def ignores(self, batch, logs=None):
+        kept.append(batch)
+
+    def keeps(self, batch, logs=None):
+        kept.append(logs)
+
+    def returns(self, batch, logs=None):
+        return logs
+
+    def calls_in_a_row(self, batch, logs=None):
+        return len, kept.append(logs)
+
+    def names_it(self, batch, logs=None):
+        other = logs or {}
+        kept.append(other)
+
+    def has_it_inside(self, batch, logs=None):
+        return lambda: logs["loss"]
+
+    def maps(self, batch, logs=None):
+        return tf.nest.map_structure(abs, logs)
+
+    def of_any_name(self, batch, values):
+        kept.append(values)
+
+    def of_all(self, *arguments, **logs):
+        kept.append(logs)
+
+    def all_here(self, batch, logs=None):
+        kept.append(locals())
+
+    return {reads: True, has_none: True, ignores: True, keeps: False, returns: False, calls_in_a_row: False,
+            names_it: False, has_it_inside: False, maps: False,
+            of_any_name: False, of_all: False, all_here: False, functools.partial(keeps, None): False}
+
+
+@pytest.mark.parametrize("hook, late", hooks().items(), ids=lambda of: getattr(of, "__name__", ""))
+def test_who_gets_numbers_that_are_read_late(hook, late):
+    callback = keras.callbacks.Callback()
+    callback.on_train_batch_end = hook
+    assert _hooks.read_by_methods(callback, "on_train_batch_end") == late
+
+
+def test_hooks_of_keras():
+    """They read late; and what is a hook of every loop decides where there is no other."""
+    class Every(keras.callbacks.Callback):
+        def on_batch_end(self, batch, logs=None):
+            print(logs)
+
+    for callback in keras.callbacks.History(), keras.callbacks.ProgbarLogger(), keras.callbacks.TerminateOnNaN():
+        assert _hooks.read_by_methods(callback, "on_train_batch_end") and _hooks.read_by_methods(callback, "on_test_batch_end")
+    assert not _hooks.read_by_methods(Every(), "on_train_batch_end") and _hooks.read_by_methods(Every(), "on_test_batch_end")
 
 
 class Pair(keras.metrics.Metric):

@@ -11,6 +11,7 @@ import atexit
 import ctypes
 import itertools
 import queue
+import re
 import threading
 import weakref
 
@@ -137,60 +138,65 @@ def _leave(slots):
 
 class _Drawing:
     """What a feed and its thread share: the thread must not keep the feed itself alive. Behind the slots of all batches, `ready`
-    has what ends the data set: None, or its error. The thread itself leaves the slots to others, at its end.
+    has what ends the data set: None, or its error.
+
+    An interrupt may come between any two of a caller's bytecodes. So the thread itself takes the slots, enters itself in
+    _running, and leaves the slots to others at its end. All that it is told comes through one queue, whose put() is one
+    bytecode: slots that are free again, BEGUN and STOP.
 
     An earlier feed of the same data set that was not waited for long enough may still draw. The thread waits for it: what is
     behind the data set, such as a generator, may not be for two at a time."""
 
+    BEGUN, STOP = "begun", "stop"
+
     def __init__(self, dataset, iterator, device, epoch):
-        self.dataset, self.iterator, self.epoch, self.stopped = dataset, iterator, epoch, False
+        self.dataset, self.iterator, self.device, self.epoch, self.stopped = dataset, iterator, device, epoch, False
         self.before = [other for other in list(_running) if other.stopped and other.dataset is dataset]
-        self.ready, self.free, self.begun = queue.SimpleQueue(), queue.SimpleQueue(), queue.SimpleQueue()
-        self.slots = _slots(device)
-        for slot in self.slots:
-            self.free.put(slot)
-        self.thread, self.begun_by = threading.Thread(target=self._run, name="tfuse feed", daemon=True), threading.get_ident()
-        _running.append(self)
-        self.thread.start()
+        self.ready, self.told, self.begun_by = queue.SimpleQueue(), queue.SimpleQueue(), threading.get_ident()
+        self.thread = threading.Thread(target=self._run, name="tfuse feed", daemon=True)
 
     def _run(self):
-        for other in self.before:
-            other.thread.join()
-        self.before = None
-        end = self._draw()
-        self.iterator = None
+        _running.append(self)
+        slots = []
+        try:
+            for other in self.before:
+                other.thread.join()
+            slots += _slots(self.device)
+            end = self._draw(list(slots))
+        except (StopIteration, tf.errors.OutOfRangeError):
+            end = None
+        except BaseException as error:  # it is raised where the batch is asked for
+            end = error
+        self.before = self.iterator = None
         self.ready.put(end)
         while not self.stopped:  # some may still take batches that lie in slots
-            self.free.get()
-        _leave(self.slots)
+            self.told.get()
+        _leave(slots)
         _running.remove(self)
 
-    def _draw(self):
-        """Draws until the data set ends, and returns its error, or None."""
+    def _draw(self, free):
+        """Draws into free slots until it is to stop; the end of the data set, and its errors, are raised."""
+        begun = 0
         for drawn in itertools.count():
-            slot = self.free.get()
-            if self.epoch and drawn and drawn % self.epoch == 0:
-                self.begun.get()
+            while not (self.stopped or free and (not self.epoch or drawn < (begun + 1) * self.epoch)):
+                told = self.told.get()
+                begun += told is self.BEGUN
+                free += [told] if isinstance(told, Slot) else []
             if self.stopped:
                 return None
-            try:
-                slot.put(tf.nest.flatten(next(self.iterator)))
-            except (StopIteration, tf.errors.OutOfRangeError):
-                return None
-            except BaseException as error:  # it is raised where the batch is asked for
-                return error
+            slot = free.pop(0)
+            slot.put(tf.nest.flatten(next(self.iterator)))
             self.ready.put(slot)
 
     def stop(self):
         self.stopped = True
-        self.free.put(None)
-        self.begun.put(None)
+        self.told.put(self.STOP)
 
     def end(self):
         """Stops the thread when it has drawn what it draws just now, and waits for that, but in no thread that Python's search
         for cycles happens to call this in: the data set may need that one."""
         self.stop()
-        if threading.get_ident() == self.begun_by:
+        if threading.get_ident() == self.begun_by and self.thread.is_alive():
             self.thread.join(PATIENCE)
 
 
@@ -228,12 +234,18 @@ class Feed(tf.data.Iterator):
     def take(self):
         """The slot of the next batch; None where there is none."""
         if self._drawing is None and not self._ended:
-            self._drawing = _Drawing(self._dataset, self._own, self.device, self._epoch)
-            self._finalizer = weakref.finalize(self, self._drawing.end)
+            drawing = _Drawing(self._dataset, self._own, self.device, self._epoch)
+            self._finalizer = weakref.finalize(self, drawing.end)
             self._finalizer.atexit = False  # _stop_all() does it
+            self._drawing = drawing
+            try:
+                drawing.thread.start()  # not before: an interrupt in here leaves a thread that end() knows
+            except BaseException:
+                self.end()
+                raise
         if not self._ended:
             if self._epoch and self._taken and self._taken % self._epoch == 0:
-                self._drawing.begun.put(None)
+                self._drawing.told.put(_Drawing.BEGUN)
             slot = self._drawing.ready.get()
             if isinstance(slot, Slot):
                 self._taken += 1
@@ -250,13 +262,14 @@ class Feed(tf.data.Iterator):
         """When all is queued that reads it."""
         if self._drawing is not None:
             slot.drop()
-            self._drawing.free.put(slot)
+            self._drawing.told.put(slot)
 
     def end(self):
         """Nothing more is drawn, and there are no more batches."""
         self._ended = True
         if self._drawing is not None:
-            self._finalizer()
+            self._drawing.end()  # again by the finalizer, where an interrupt comes before it is detached
+            self._finalizer.detach()
             self._drawing = None
 
     # ---- what makes it an iterator of TensorFlow ----
@@ -292,6 +305,19 @@ class Feed(tf.data.Iterator):
                    "tfuse.enable()")
             _explain.note("fit, evaluate, predict", "Keras's own loop", why, [], "called", counts=False)
         return self._own.__tf_tracing_type__(context)
+
+
+def tell_as_of_a_step(error):
+    """Gives an error of a batch that was drawn eagerly the words that TensorFlow has for it where Keras's function draws."""
+    text = re.sub(r"^\{\{function_node __wrapped__[^}]*\}\} | \[Op:\w+\] name: $", "", error.message)
+    text = re.sub(r"\{\{function_node [^}]*\}\}(?=\{\{node)", "", text)
+    if "{{node " not in text:
+        text += "\n\t [[{{node IteratorGetNext}}]]"
+    nodes = dict.fromkeys(re.findall(r"\{\{node ([^}]*)\}\}", text))
+    places = "".join("Detected at node %s defined at (most recent call last):\n<stack traces unavailable>\n" % node
+                     for node in nodes)
+    error._message = "Graph execution error:\n\n%s%s%s [Op:__inference_multi_step_on_iterator]" % (
+        places, text, "" if "IteratorGetNext" in nodes else "\n\t [[IteratorGetNext]]")
 
 
 def unstaged(memory, spec, device):

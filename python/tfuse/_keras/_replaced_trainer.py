@@ -13,7 +13,7 @@ from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from tensorflow.python.eager import context
 
 from tfuse._core import _explain, _library, _xla
-from tfuse._keras import _feed, _predictions, _report
+from tfuse._keras import _feed, _hooks, _predictions, _report
 from tfuse._keras._replaced import Row, class_in
 
 _MODULE = "keras.src.backend.tensorflow.trainer"
@@ -137,7 +137,12 @@ def _make_function(own, trainer, step_function):
             return keras_has_it(iterator)
         outputs = _NONE
         for _ in range(trainer.steps_per_execution):
-            slot = iterator.take()
+            try:
+                slot = iterator.take()
+            except tf.errors.OpError as error:
+                if not trainer.run_eagerly:
+                    _feed.tell_as_of_a_step(error)
+                raise
             if slot is None:
                 break
             try:
@@ -156,8 +161,10 @@ def _batch_end(hook):
     def serve(own, callbacks, batch, logs=None):
         if hook == "on_predict_batch_end":
             _predictions.add(callbacks, batch, (logs or {}).get("outputs"))
-        logs = _report.Logs(logs)
+        logs = _report.Logs.of(logs)
         for callback in callbacks.callbacks:
+            if isinstance(logs, _report.Logs) and not _hooks.read_by_methods(callback, hook):
+                logs = dict(logs)  # for those that follow, too: what one callback changes, the next one sees
             getattr(callback, hook)(batch, logs=logs)
 
     return serve

@@ -28,7 +28,8 @@ class Reports:
     def __init__(self):
         self.key = _library.library.tfu_reports_open()
         if self.key >= 0:
-            weakref.finalize(self, _library.library.tfu_reports_close, self.key)
+            close = weakref.finalize(self, _library.library.tfu_reports_close, self.key)
+            close.atexit = False  # daemon threads may still report, and the process gives all back
 
     def report(self, outputs):
         """Has the numbers among a step's outputs reported, and returns their places there."""
@@ -73,11 +74,22 @@ def read(value):
 
 class Logs(dict):
     """The logs of a batch, as callbacks get them: what Keras's pythonify_logs makes of them, but each is read when somebody
-    asks for it, and nobody waits for what nobody asks for."""
+    asks for it, and nobody waits for what nobody asks for. They are for hooks that use methods alone (_hooks.py).
 
-    def __init__(self, logs):
-        super().__init__(_flat(logs or {}))
-        self._unread = set(self)
+    Logs.of() makes them. A call of the class makes a plain dict, and so does whatever makes another one like these, such as
+    copy."""
+
+    __hash__ = None
+
+    def __new__(cls, *values, **named):
+        return dict(*values, **named)
+
+    @classmethod
+    def of(cls, logs):
+        made = dict.__new__(cls)
+        dict.update(made, _flat(logs or {}))
+        made._unread = set(dict.keys(made))
+        return made
 
     def __getitem__(self, key):
         if key in self._unread:
@@ -111,6 +123,9 @@ class Logs(dict):
     def __iter__(self):  # of our own, or dict(logs) would take the values as they are
         return iter(super().keys())
 
+    def __reduce_ex__(self, protocol):
+        return dict, (dict(self),)
+
     def is_under_way(self):
         """Whether there are numbers of a step that may still run."""
         return any(hasattr(dict.__getitem__(self, key), "_tfuse_report") for key in self._unread)
@@ -127,8 +142,6 @@ def _whole(name):
 
 for _name in ("items", "values", "copy", "pop", "popitem", "setdefault", "__eq__", "__ne__", "__repr__", "__or__", "__ror__"):
     setattr(Logs, _name, _whole(_name))
-Logs.__reduce_ex__ = lambda logs, protocol: (dict, (dict(logs),))
-Logs.__hash__ = None
 
 
 def _flat(logs):
@@ -143,7 +156,7 @@ def _flat(logs):
 #
 # The thread lasts until the bar is drawn: Jupyter shows what a thread prints below the cell that has started the thread.
 
-_updating = threading.Lock()  # of bars' threads and updates: Keras has several threads that update a bar
+_updating = threading.RLock()  # of bars' threads and updates: Keras has several threads that update a bar
 
 
 def update_later(own, bar, batch, logs=None):

@@ -23,7 +23,7 @@ class Sender:
         try:
             for _ in range(slots):
                 self._slots.append(Slot(device))
-                weakref.finalize(self, self._slots[-1].close)
+                weakref.finalize(self, self._slots[-1].close).atexit = False  # daemon threads may still step
                 self._slots[-1].reserve(nbytes)
         except MemoryError:
             pass
