@@ -51,13 +51,14 @@ typedef struct FN(state) {
   FN(attention_tile) tile;
   REAL max[TFU_ATT_ROWS];
   double sum[TFU_ATT_ROWS];
-  REAL *output; /* [rows, v_width]                        */
-  REAL *buffer; /* [keys, the wider of q_width, v_width]  */
+  REAL *query_t, *scores_t; /* [head_dim, rows], [keys, rows]         */
+  REAL *output;             /* [rows, v_width]                        */
+  REAL *buffer;             /* [keys, the wider of q_width, v_width]  */
 } FN(state);
 
 static size_t FN(space)(const attention_args *a) {
   const int64_t q = tfu_attention_width(a->head_dim, sizeof(REAL)), v = tfu_attention_width(a->value_dim, sizeof(REAL));
-  const int64_t rows = q + v + TFU_ATT_KEYS, keys = q + (q > v ? q : v);
+  const int64_t rows = 2 * q + v + 2 * TFU_ATT_KEYS, keys = q > v ? q : v;
   return (size_t)(rows * TFU_ATT_ROWS + keys * TFU_ATT_KEYS) * sizeof(REAL);
 }
 
@@ -81,8 +82,9 @@ static void FN(begin)(const attention_job *job, int64_t task, void *space, FN(st
   f->output = t->query + TFU_ATT_ROWS * t->q_width;
   t->scores = f->output + TFU_ATT_ROWS * t->v_width;
   t->slopes = NULL;
-  t->key_t = t->scores + TFU_ATT_ROWS * TFU_ATT_KEYS;
-  f->buffer = t->key_t + TFU_ATT_KEYS * t->q_width;
+  f->scores_t = t->scores + TFU_ATT_ROWS * TFU_ATT_KEYS;
+  f->query_t = f->scores_t + TFU_ATT_ROWS * TFU_ATT_KEYS;
+  f->buffer = f->query_t + TFU_ATT_ROWS * t->q_width;
   memset(f->output, 0, (size_t)(TFU_ATT_ROWS * t->v_width) * sizeof(REAL));
   for (int r = 0; r < t->rows; r++) f->max[r] = -(REAL)INFINITY, f->sum[r] = 0;
 }
@@ -141,19 +143,31 @@ static void FN(finish)(FN(state) * f) {
   }
 }
 
+/* The products of rows and keys. Rows are transposed once for all keys, and scores instead of keys: they are smaller.
+ */
+static void FN(multiply_keys)(FN(state) * f, FN(tfu_matrix) keys) {
+  FN(attention_tile) *t = &f->tile;
+  const FN(tfu_matrix) scores_t = FN(tfu_rows_at)(f->scores_t, TFU_ATT_ROWS);
+  const FN(tfu_matrix) query_t = FN(tfu_rows_at)(f->query_t, TFU_ATT_ROWS);
+  FN(tfu_product)(scores_t, keys, query_t, t->keys, t->rows, t->job->a.head_dim, 0);
+  FN(tfu_transpose)(t->scores, TFU_ATT_KEYS, f->scores_t, TFU_ATT_ROWS, t->keys, t->rows);
+}
+
 static void FN(task)(const attention_job *job, int64_t task, void *space) {
   const attention_args *a = &job->a;
   FN(state) f;
   FN(begin)(job, task, space, &f);
   FN(attention_tile) *t = &f.tile;
-  const int few = t->rows <= TFU_ATT_FEW, copy = !few || t->v_width != a->value_dim;
+  const int few = t->rows <= TFU_ATT_FEW, copy = !few || a->value_dim % TFU_PRODUCT_COLS(REAL);
   int first, end;
   FN(tfu_tile_rows)(t, a->query, a->head_dim, (REAL)a->scale, t->query);
+  if (!few) FN(tfu_transpose)(f.query_t, TFU_ATT_ROWS, t->query, t->q_width, t->rows, a->head_dim);
   FN(tfu_tile_band)(t, &first, &end);
   for (t->key = first - first % TFU_ATT_KEYS; t->key < end; t->key += TFU_ATT_KEYS) {
     t->keys = t->s.keys - t->key < TFU_ATT_KEYS ? t->s.keys - t->key : TFU_ATT_KEYS;
-    const FN(tfu_matrix) keys = FN(tfu_tile_keys)(t, a->key, a->head_dim, 0, f.buffer);
-    if (!few) FN(tfu_transpose)(t->key_t, TFU_ATT_KEYS, keys.at, keys.row, t->keys, a->head_dim);
+    const int whole = few || t->keys % TFU_PRODUCT_ROWS == 0;
+    const FN(tfu_matrix) keys = FN(tfu_tile_keys)(t, a->key, a->head_dim, !whole, f.buffer);
+    if (!few) FN(multiply_keys)(&f, keys);
     FN(tfu_tile_scores)(t, keys);
     for (int r = 0; r < t->rows; r++) FN(weigh)(&f, r);
     const FN(tfu_matrix) p = FN(tfu_rows_at)(t->scores, TFU_ATT_KEYS), output = FN(tfu_rows_at)(f.output, t->v_width);

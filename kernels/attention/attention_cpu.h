@@ -35,9 +35,11 @@ TFU_MUST_USE tfu_code tfu_attention_job(tfu_call *call, const attention_args *a,
 TFU_MUST_USE tfu_code tfu_attention_run(tfu_call *call, const attention_job *job, attention_task *task, int64_t tasks,
                                         size_t bytes);
 
-/* Columns of a matrix of `width` columns in whole register blocks. */
+/* Columns of a matrix of `width` columns in whole register blocks; one more where rows would be a multiple of 1 KB
+ * apart, and share few places in the first-level cache. */
 static inline int64_t tfu_attention_width(int width, size_t real) {
-  return TFU_PRODUCT_ROUND((int64_t)width, TFU_PRODUCT_BYTES / (int64_t)real);
+  const int64_t block = TFU_PRODUCT_BYTES / (int64_t)real, columns = TFU_PRODUCT_ROUND((int64_t)width, block);
+  return columns * (int64_t)real % 1024 ? columns : columns + block;
 }
 
 #define TFU_SELF "kernels/attention/attention_cpu.h"
@@ -59,7 +61,7 @@ typedef struct FN(attention_tile) {
   int end[TFU_ATT_ROWS];    /* none where end <= from               */
   int64_t q_width, v_width; /* columns of query and value in memory */
   REAL *query;              /* [rows, q_width], scaled              */
-  REAL *key_t, *scores;     /* [head_dim, keys], [rows, keys]       */
+  REAL *scores;             /* [rows, keys]                         */
   REAL *slopes;             /* of the soft cap at the scores, [rows, keys]; NULL: not wanted */
 } FN(attention_tile);
 
@@ -81,6 +83,7 @@ void FN(tfu_tile_rows)(const FN(attention_tile) * t, const void *data, int width
  * cache: a product that reads them many times takes half as long again as one that reads a copy. */
 FN(tfu_matrix) FN(tfu_tile_keys)(const FN(attention_tile) * t, const void *data, int width, int copy, REAL *buffer);
 
-/* t->scores and t->slopes, and which of them count. Of few rows from the rows of the keys, else from t->key_t. */
+/* t->scores and t->slopes, and which of them count. t->scores are the products of rows and keys already, but of few
+ * rows, for which they are made here. */
 void FN(tfu_tile_scores)(FN(attention_tile) * t, FN(tfu_matrix) keys);
 #endif

@@ -53,7 +53,7 @@ typedef struct FN(space) {
   FN(attention_tile) tile;
   REAL *doutput;      /* [rows, v_width]                                                        */
   REAL *ds, *dropped; /* [rows, keys]: gradients of the scores, and weights after dropout        */
-  REAL *key, *value_t;
+  REAL *key, *key_t, *value_t;
   REAL *dkey, *dvalue, *dquery; /* sums of the tile's keys; one tile's part of dquery            */
   REAL *buffer;
 } FN(space);
@@ -76,7 +76,7 @@ static size_t FN(deal)(const attention_job *job, REAL *memory, FN(space) * g) {
                {&g->dropped, job->a.seed ? TFU_ATT_KEYS : 0, TFU_ATT_ROWS},
                {&g->dquery, q, TFU_ATT_ROWS},
                {&g->key, q, TFU_ATT_KEYS},
-               {&t->key_t, q, TFU_ATT_KEYS},
+               {&g->key_t, q, TFU_ATT_KEYS},
                {&g->value_t, v, TFU_ATT_KEYS},
                {&g->dkey, q, TFU_ATT_KEYS},
                {&g->dvalue, v, TFU_ATT_KEYS},
@@ -95,7 +95,7 @@ static void FN(take_keys)(FN(space) * g, int key) {
   t->key = key;
   t->keys = t->s.keys - key < TFU_ATT_KEYS ? t->s.keys - key : TFU_ATT_KEYS;
   FN(tfu_tile_keys)(t, a->key, a->head_dim, 1, g->key);
-  FN(tfu_transpose)(t->key_t, TFU_ATT_KEYS, g->key, t->q_width, t->keys, a->head_dim);
+  FN(tfu_transpose)(g->key_t, TFU_ATT_KEYS, g->key, t->q_width, t->keys, a->head_dim);
   const FN(tfu_matrix) values = FN(tfu_tile_keys)(t, a->value, a->value_dim, 0, g->buffer);
   FN(tfu_transpose)(g->value_t, TFU_ATT_KEYS, values.at, values.row, t->keys, a->value_dim);
 }
@@ -145,7 +145,10 @@ static int FN(differentiate)(FN(space) * g, int64_t end_row) {
   FN(tfu_tile_rows)(t, a->query, a->head_dim, (REAL)a->scale, t->query);
   FN(tfu_tile_rows)(t, a->doutput, a->value_dim, 1, g->doutput);
   const FN(tfu_matrix) ds = FN(tfu_rows_at)(g->ds, TFU_ATT_KEYS), doutput = FN(tfu_rows_at)(g->doutput, t->v_width);
+  const FN(tfu_matrix) query = FN(tfu_rows_at)(t->query, t->q_width), key_t = FN(tfu_rows_at)(g->key_t, TFU_ATT_KEYS);
   const FN(tfu_matrix) value_t = FN(tfu_rows_at)(g->value_t, TFU_ATT_KEYS);
+  if (t->rows > TFU_ATT_FEW)
+    FN(tfu_product)(FN(tfu_rows_at)(t->scores, TFU_ATT_KEYS), query, key_t, t->rows, t->keys, a->head_dim, 0);
   FN(tfu_tile_scores)(t, FN(tfu_rows_at)(g->key, t->q_width));
   FN(tfu_product)(ds, doutput, value_t, t->rows, t->keys, a->value_dim, 0);
   for (int r = 0; r < t->rows; r++) FN(differentiate_row)(g, r);

@@ -115,9 +115,8 @@ FN(tfu_matrix) FN(tfu_tile_keys)(const FN(attention_tile) * t, const void *data,
 
 /* cap(s) = soft_cap * tanh(s / soft_cap) of n scores, and its derivative if slopes are wanted. */
 static void FN(cap)(REAL *s, REAL *slopes, REAL soft_cap, int n) {
-  static const REAL zeros[TFU_ATT_KEYS];
-  REAL ones[TFU_ATT_KEYS];
-  for (int i = 0; i < n; i++) ones[i] = 1, s[i] /= soft_cap;
+  static const REAL zeros[TFU_ATT_KEYS], ones[TFU_ATT_KEYS] = {[0 ... TFU_ATT_KEYS - 1] = 1};
+  for (int i = 0; i < n; i++) s[i] /= soft_cap;
   tfu_activations[TFU_ACT_tanh].FN(value)(s, s, ones, zeros, n);
   for (int i = 0; slopes && i < n; i++) slopes[i] = 1 - s[i] * s[i];
   FN(scale)(s, s, soft_cap, n);
@@ -156,9 +155,6 @@ static int FN(adjust)(const FN(attention_tile) * t, REAL *s, int h, int i, int j
 void FN(tfu_tile_scores)(FN(attention_tile) * t, FN(tfu_matrix) keys) {
   const attention_args *a = &t->job->a;
   const int few = t->rows <= TFU_ATT_FEW;
-  if (!few) FN(tfu_product)
-  (FN(tfu_rows_at)(t->scores, TFU_ATT_KEYS), FN(tfu_rows_at)(t->query, t->q_width),
-   FN(tfu_rows_at)(t->key_t, TFU_ATT_KEYS), t->rows, t->keys, a->head_dim, 0);
   for (int r = 0; r < t->rows; r++) {
     const int i = FN(tfu_tile_query)(t, r), h = FN(tfu_tile_head)(t, r);
     int first, end;

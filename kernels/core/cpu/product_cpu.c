@@ -31,8 +31,8 @@ static inline FN(tfu_matrix) FN(from)(FN(tfu_matrix) m, int i, int j) {
   return (FN(tfu_matrix)){m.at + i * m.row + j * m.column, m.row, m.column};
 }
 
-/* One register block. */
-static inline void FN(block)(FN(tfu_matrix) c, FN(tfu_matrix) a, FN(tfu_matrix) b, int k, int add, int blocks) {
+/* Adds up k terms of one register block. */
+static inline void FN(add_block)(FN(tfu_matrix) c, FN(tfu_matrix) a, FN(tfu_matrix) b, int k, int add, int blocks) {
   (void)blocks;
   FN(vector) sum[ROWS][VECTORS] = {0};
   for (int i = 0; i < k; i++, a.at += a.column, b.at += b.row) {
@@ -60,10 +60,10 @@ static inline void FN(block)(FN(tfu_matrix) c, FN(tfu_matrix) a, FN(tfu_matrix) 
 #ifdef __x86_64__
 typedef REAL FN(tall) __attribute__((vector_size(TFU_PRODUCT_BYTES), aligned(sizeof(REAL)), may_alias));
 
-/* Two register blocks, one above the other; or two such pairs side by side. */
-TFU_WIDE_TARGET static inline __attribute__((always_inline)) void FN(tall_blocks)(FN(tfu_matrix) c, FN(tfu_matrix) a,
-                                                                                  FN(tfu_matrix) b, int k, int add,
-                                                                                  const int blocks) {
+/* The same of two register blocks, one above the other; or of two such pairs side by side. */
+TFU_WIDE_TARGET static inline __attribute__((always_inline)) void FN(add_tall)(FN(tfu_matrix) c, FN(tfu_matrix) a,
+                                                                               FN(tfu_matrix) b, int k, int add,
+                                                                               const int blocks) {
   FN(tall) sum[TALL_ROWS][TALL_BLOCKS] = {0};
   for (int i = 0; i < k; i++, a.at += a.column, b.at += b.row) {
     FN(tall) line[TALL_BLOCKS];
@@ -86,39 +86,41 @@ TFU_WIDE_TARGET static inline __attribute__((always_inline)) void FN(tall_blocks
     }
   }
 }
-
-TFU_WIDE_TARGET static inline void FN(tall_block)(FN(tfu_matrix) c, FN(tfu_matrix) a, FN(tfu_matrix) b, int k, int add,
-                                                  int blocks) {
-  if (blocks == TALL_BLOCKS) FN(tall_blocks)(c, a, b, k, add, TALL_BLOCKS);
-  else FN(tall_blocks)(c, a, b, k, add, 1);
-}
 #endif
 
-/* Rows of c as high as a block. */
-#define ROW_OF_BLOCKS(name, block, most)                                                                \
-  static void FN(name)(FN(tfu_matrix) c, FN(tfu_matrix) a, FN(tfu_matrix) b, int n, int k, int add) {   \
-    for (int j = 0, blocks; j < n; j += blocks * TFU_PRODUCT_COLS(REAL)) {                              \
-      int at = 0;                                                                                       \
-      blocks = n - j > TFU_PRODUCT_COLS(REAL) ? most : 1;                                               \
-      do {                                                                                              \
-        const int terms = k - at < TFU_PRODUCT_TERMS ? k - at : TFU_PRODUCT_TERMS;                      \
-        FN(block)(FN(from)(c, 0, j), FN(from)(a, 0, at), FN(from)(b, at, j), terms, add || at, blocks); \
-      } while ((at += TFU_PRODUCT_TERMS) < k);                                                          \
-    }                                                                                                   \
+/* Blocks `rows` high, one below the other, as long as they begin before row `end`; returns where the next one would. */
+#define COLUMN_OF_BLOCKS(name, add_block, rows, blocks)                                                       \
+  static int FN(name)(FN(tfu_matrix) c, FN(tfu_matrix) a, FN(tfu_matrix) b, int i, int end, int k, int add) { \
+    for (; i < end; i += rows) {                                                                              \
+      int at = 0;                                                                                             \
+      do {                                                                                                    \
+        const int terms = k - at < TFU_PRODUCT_TERMS ? k - at : TFU_PRODUCT_TERMS;                            \
+        FN(add_block)(FN(from)(c, i, 0), FN(from)(a, i, at), FN(from)(b, at, 0), terms, add || at, blocks);   \
+      } while ((at += TFU_PRODUCT_TERMS) < k);                                                                \
+    }                                                                                                         \
+    return i;                                                                                                 \
   }
-ROW_OF_BLOCKS(low_row, block, 1)
+COLUMN_OF_BLOCKS(low_column, add_block, ROWS, 1)
 #ifdef __x86_64__
-TFU_WIDE_TARGET ROW_OF_BLOCKS(tall_row, tall_block, TALL_BLOCKS)
+TFU_WIDE_TARGET COLUMN_OF_BLOCKS(tall_column, add_tall, TALL_ROWS, 1) TFU_WIDE_TARGET
+    COLUMN_OF_BLOCKS(tall_columns, add_tall, TALL_ROWS, TALL_BLOCKS)
 #endif
-#undef ROW_OF_BLOCKS
+#undef COLUMN_OF_BLOCKS
 
-void FN(tfu_product)(FN(tfu_matrix) c, FN(tfu_matrix) a, FN(tfu_matrix) b, int m, int n, int k, int add) {
-  int i = 0;
+    /* Column after column: what of b a column takes then stays in the first-level cache for all of its blocks. */
+    void FN(tfu_product)(FN(tfu_matrix) c, FN(tfu_matrix) a, FN(tfu_matrix) b, int m, int n, int k, int add) {
+  enum { COLS = TFU_PRODUCT_COLS(REAL) };
+  int j = 0, done = 0; /* columns; rows of these that tall blocks have computed */
 #ifdef __x86_64__
   const int most = tfu_has_wide_registers() ? m - ROWS : 0;
-  for (; i < most; i += TALL_ROWS) FN(tall_row)(FN(from)(c, i, 0), FN(from)(a, i, 0), b, n, k, add);
+  for (; most > 0 && j < n; j += COLS) {
+    const int two = n - j > COLS;
+    const FN(tfu_matrix) cj = FN(from)(c, 0, j), bj = FN(from)(b, 0, j);
+    done = (two ? FN(tall_columns) : FN(tall_column))(cj, a, bj, 0, most, k, add);
+    j += two * COLS;
+  }
 #endif
-  for (; i < m; i += ROWS) FN(low_row)(FN(from)(c, i, 0), FN(from)(a, i, 0), b, n, k, add);
+  for (j = 0; done < m && j < n; j += COLS) FN(low_column)(FN(from)(c, 0, j), a, FN(from)(b, 0, j), done, m, k, add);
 }
 
 void FN(tfu_dots)(REAL *c, const REAL *a, const REAL *b, int64_t row, int n, int k) {
