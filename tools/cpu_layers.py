@@ -6,7 +6,8 @@
 
 A machine that others use makes single times useless. So a turn of stock follows each turn of tfuse and the other way round, and
 of the ratios tfuse / stock of neighboring turns the median is shown; beside it, the ratio of the shortest times of a step. Both
-are shown of the clock, and of the processor time of all threads, which others disturb less. A row whose four ratios are all
+are shown of the clock, and of the processor time of all threads, which others disturb less: where there is more to run than
+there are cores, a call that two threads share waits for the one that does not run. A row whose four ratios are all
 above --most ends with "slower", and the exit status is 1.
 """
 import argparse
@@ -153,7 +154,7 @@ def built(name, options):
     times = Times()
 
     def fit(steps):
-        model.fit(data, steps_per_epoch=steps + 1, verbose=0, callbacks=[times])
+        model.fit(data, steps_per_epoch=steps + 1, verbose=0, shuffle=False, callbacks=[times])
         return times.steps()
 
     fit(2)
@@ -163,7 +164,7 @@ def built(name, options):
 def measured(name, options):
     """[(seconds, processor seconds) of each of the turns] of stock, and of tfuse."""
     modes = [tfuse.disable, tfuse.enable]
-    fits, turns, end = [], ([], []), 0
+    fits, turns = [], ([], [])
     for mode in modes:
         mode()
         fits.append(built(name, options))
