@@ -5,6 +5,9 @@
 #include "kernels/core/gpu/rows.h"
 
 #define TFU_CROSS_ENTROPY_ELEMENTS 32 /* of a row that a thread has at most */
+/* The same of two tensors, logits and probabilities: at [8192, 50304] in bfloat16, on an H200, blocks with 32 of each
+ * take 0.68 ms where those with 16 take 0.43. */
+#define TFU_DENSE_ELEMENTS 16
 
 typedef struct cross_entropy_args {
   tfu_row_plan rows;

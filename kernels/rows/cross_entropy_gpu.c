@@ -20,8 +20,11 @@ static tfu_code launch(tfu_call *call, int sparse, int gradient, tfu_dtype dtype
   tfu_kernel *own = &kernels[sparse][gradient];
   const tfu_row_kernel kernel = {.kernel = own,
                                  .any = own,
-                                 .has = (sparse ? TFU_HAS_THREAD : 0u) | (gradient ? TFU_SEPARATE : 0u),
-                                 .elements = TFU_CROSS_ENTROPY_ELEMENTS,
+                                 .has = (sparse     ? TFU_HAS_THREAD
+                                         : gradient ? TFU_ALONE
+                                                    : 0u) |
+                                        (gradient ? TFU_SEPARATE : 0u),
+                                 .elements = sparse ? TFU_CROSS_ENTROPY_ELEMENTS : TFU_DENSE_ELEMENTS,
                                  .looks = 1,
                                  .threads = 1024,
                                  .waves = gradient ? backward_waves() : forward_waves()};
