@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
+from tfuse._core import _library
 from tfuse.cases import as64
 
 CLOSE = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3, "float64": 1e-13, "int32": 0, "int64": 0}
@@ -69,6 +70,16 @@ def test_two_million_values_in_a_segment(device):
     values = np.random.default_rng(3).integers(0, 1 << 17, 2_000_003).astype(np.float32)
     got = tfuse.segment_sum(tf.constant(values), tf.zeros(values.shape, tf.int32))
     assert np.array_equal(got, [np.float32(values.sum(dtype=np.float64))])
+
+
+def test_nothing_comes_from_the_host(device, monkeypatch):
+    """An int32 constant lives in the host's memory, and waiting for it takes longer than the sum."""
+    monkeypatch.setattr(_library, "without_gpu", lambda: False)
+    f = tf.function(lambda data, ids: tfuse.segment_sum(data, ids, num_segments=2), autograph=False)
+    data, ids = tf.ones([3, 4]), tf.constant([0, 1, 1], tf.int64)
+    node = next(o for o in f.get_concrete_function(data, ids).graph.get_operations() if o.type == "Tfuse>SegmentSum")
+    assert node.inputs[2].op.type != "Const" and node.inputs[2].shape == [0]
+    assert np.array_equal(f(data, ids), [[1] * 4, [2] * 4])
 
 
 def test_refused_on_the_cpu():
