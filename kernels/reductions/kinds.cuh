@@ -185,6 +185,23 @@ struct spreads {
   __device__ unsigned nothing() const { return 0; }
   template <int N, typename V, typename A, typename P>
   __device__ void add(V value, A real, P, int count, int seen) {
+    if (count == N)
+      add_all<N>(
+          value, [](int) { return true; }, N, seen); /* apart: no choice for each value */
+    else add_all<N>(value, real, count, seen);
+  }
+  __device__ state known(int64_t) const {
+    state k = s;
+    if (!NARROW || k.count == 0) return k;
+    const float by = k.rest / k.count, squares = k.squares - by * k.rest;
+    k.squares = squares < 0 ? 0 : squares;
+    k.move_mean(by);
+    return k;
+  }
+
+ private:
+  template <int N, typename V, typename A>
+  __device__ void add_all(V value, A real, int count, int seen) {
     const float each = count == N ? 1.0f / N : ratio(1.0f, (float)count), before = (float)seen;
     if (!seen) s.mean = NARROW ? folded<N>(value, plus()) * each : value(0); /* what is not there is 0 */
     const auto apart = [&](int i) { return real(i) ? value(i) - s.mean : 0; };
@@ -205,46 +222,112 @@ struct spreads {
     s.squares += part[0] + part[1] + (part[2] + part[3]) + off * off * (before * weight);
     s.move_mean(s.rest + off * weight);
   }
-  __device__ state known(int64_t) const {
-    state k = s;
-    if (!NARROW || k.count == 0) return k;
-    const float by = k.rest / k.count, squares = k.squares - by * k.rest;
-    k.squares = squares < 0 ? 0 : squares;
-    k.move_mean(by);
-    return k;
-  }
 };
+
+#if __CUDA_ARCH__ >= 800
+/* The larger ones of two pairs of 16 bits; the number where one is NaN. */
+template <typename T>
+__device__ inline unsigned larger_pair(unsigned a, unsigned b);
+template <>
+__device__ inline unsigned larger_pair<f16>(unsigned a, unsigned b) {
+  unsigned y;
+  asm("max.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}
+template <>
+__device__ inline unsigned larger_pair<bf16>(unsigned a, unsigned b) {
+  unsigned y;
+  asm("max.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}
+#endif
 
 /* Values come in the order of their indices. Only those above the least finite one count. */
 template <typename T>
 struct indices {
   typedef index_state<float> state;
-  enum { GROUP = TFU_INDICES, WORDS = 3 };
+#if __CUDA_ARCH__ >= 800
+  enum { GROUP = TFU_INDICES, WORDS = 3, BY_PACKS = sizeof(T) == 2 };
+#else
+  enum { GROUP = TFU_INDICES, WORDS = 3, BY_PACKS = 0 };
+#endif
+  enum { V = packed<T>::N, PACKS = TFU_BATCH / V };
   flip_sign flip;
   float top;
   int at = -1; /* none yet */
+  /* Of 16 bits, by packs: those with the greatest value, which are looked through in the end, and the index of their
+   * first value. */
+  int4 best[BY_PACKS ? (int)PACKS : 1];
+  int step = 0;
   __device__ void start(const reduce_args &a) {
     flip.sign = a.negated ? 0x80000000u : 0;
     top = least_finite<float>(a.from);
   }
   __device__ unsigned nothing() const { return stored<T>(flip(-infinity<float>())); }
-  template <int N, typename V, typename A, typename P>
-  __device__ void add(V value, A, P index, int, int) {
+  template <int N, typename F, typename A, typename P>
+  __device__ void add(F value, A, P index, int, int) {
     const float high = folded<N>([&](int i) { return flip(value(i)); }, most());
     if (!(high > top)) return;
-    const float as_stored = flip(high);
-    int first = 0;
-    UNROLL
-    for (int i = N - 1; i >= 0; i--) first = value(i) == as_stored ? i : first;
     top = high;
-    at = index(first);
+    at = index(first_of<N>(value));
+  }
+#if __CUDA_ARCH__ >= 800
+  /* A batch of a row: all its packs, nothing() in those that are not there. */
+  __device__ void add_packs(const int4 (&bits)[PACKS], int first, int stride) {
+    const unsigned signs = flip.sign | flip.sign >> 16;
+    unsigned high = larger_pair<T>(bits[0].x ^ signs, bits[0].y ^ signs);
+    high = larger_pair<T>(high, larger_pair<T>(bits[0].z ^ signs, bits[0].w ^ signs));
+    UNROLL
+    for (int i = 1; i < PACKS; i++) {
+      const unsigned front = larger_pair<T>(bits[i].x ^ signs, bits[i].y ^ signs);
+      const unsigned back = larger_pair<T>(bits[i].z ^ signs, bits[i].w ^ signs);
+      high = larger_pair<T>(high, larger_pair<T>(front, back));
+    }
+    const float2 both = pair_of<T>::widen(high);
+    const float one = larger(both.x, both.y);
+    if (!(one > top)) return;
+    top = one;
+    at = first;
+    step = stride;
+    UNROLLED(i, PACKS) best[i] = bits[i];
+  }
+#endif
+  /* Looks for the index, if the lane may be the row's first with its greatest value. All threads of a warp must call
+   * it.
+   */
+  __device__ void settle(int lanes) {
+    if constexpr (BY_PACKS) {
+      float high = top;
+      ONCE
+      for (int offset = (lanes < 32 ? lanes : 32) / 2; offset > 0; offset /= 2)
+        high = larger(high, __shfl_xor_sync(0xffffffffu, high, offset));
+      if (at < 0 || top < high) return;
+      const int i = first_of<TFU_BATCH>([&](int i) { return element<T>(best[i / V], i % V); });
+      at += i / V * step + i % V;
+    }
   }
   __device__ state known(int64_t begin) const {
     state s = {top, 0, 0};
     if (at >= 0) s.set_index(begin + at);
     return s;
   }
+
+ private:
+  template <int N, typename F>
+  __device__ int first_of(F value) const {
+    const float as_stored = flip(top);
+    int first = 0;
+    UNROLL
+    for (int i = N - 1; i >= 0; i--) first = value(i) == as_stored ? i : first;
+    return first;
+  }
 };
+
+/* Whether a kind takes batches of packs, add_packs, and wants settle at the end of a row. */
+template <typename K>
+constexpr bool by_packs = false;
+template <typename T>
+constexpr bool by_packs<indices<T>> = indices<T>::BY_PACKS;
 
 /* Writes result number `at` of n, or the state itself. */
 template <typename T, typename K>

@@ -65,6 +65,7 @@ typedef struct reduce_args {
 typedef struct reduce_pairs_args {
   void *pairs;
   const void *states, *dy;
+  const void *y; /* NULL, or the results of l2, in the place of states */
   int64_t n, all;
   int kind, from;
 } reduce_pairs_args;

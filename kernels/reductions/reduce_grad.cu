@@ -9,8 +9,12 @@ extern "C" __global__ void __launch_bounds__(TFU_REDUCE_THREADS)
   if (at >= a.n) return;
   const int wide = a.from == TFU_AS_F64;
   state<double> s;
-  if (wide) s = load_state<double>(a.states, TFU_STATE_WORDS, a.n, at);
-  else {
+  if (a.y) {
+    const double y = wide ? ((const double *)a.y)[at] : load_one<float>(a.y, at, a.from);
+    s = {{y * y}};
+  } else if (wide) {
+    s = load_state<double>(a.states, TFU_STATE_WORDS, a.n, at);
+  } else {
     const state<float> narrow = load_state<float>(a.states, TFU_STATE_WORDS, a.n, at);
     s = {{narrow.word[0], narrow.word[1], narrow.word[2]}};
   }
@@ -61,6 +65,13 @@ __device__ inline void reduce_grad(const reduce_grad_args &a) {
   store_one(a.dx, at, a.from, slope_of(a.kind, load_one<R>(a.x, at, a.from), pair.p, pair.q));
 }
 
+/* The gradient of a sum: dy of its result (a.x) for each element, bit for bit. */
+template <typename T>
+__device__ inline void spread_any(const reduce_grad_args &a) {
+  const int64_t at = (int64_t)blockIdx.x * TFU_REDUCE_THREADS + threadIdx.x;
+  if (at < a.n) ((T *)a.dx)[at] = ((const T *)a.x)[result_of(a, at)];
+}
+
 enum { AHEAD = 4 };
 
 /* Packs whose elements all belong to one result, a few for each thread. */
@@ -107,9 +118,27 @@ __device__ inline void slopes_columns(const reduce_grad_args &a) {
   }
 }
 
+/* The gradient of sums of columns, dy (a.x) for every row: slopes_columns without an x. */
+template <typename T>
+__device__ inline void spread_columns(const reduce_grad_args &a) {
+  enum { V = packed<T>::N };
+  const int across = TFU_REDUCE_THREADS >> a.lane_bits, lanes = 1 << a.lane_bits;
+  const int lane = threadIdx.x >> (8 - a.lane_bits), beside = threadIdx.x & (across - 1);
+  const int64_t line = ((int64_t)blockIdx.x * across + beside) * V, outer = divide(line, a.inner);
+  if (outer >= a.outer) return;
+  const int4 bits = load_once((const T *)a.x + line);
+  const int64_t begin = blockIdx.y * a.share, end = begin + a.share < a.count ? begin + a.share : a.count;
+  T *dx = (T *)a.dx + (outer * a.count + begin + lane) * a.inner + (line - outer * a.inner);
+  _Pragma("unroll 4") for (int64_t row = begin + lane; row < end; row += lanes, dx += a.inner << a.lane_bits)
+      store_bits(dx, bits);
+}
+
 #define KERNEL(name, ...) TFU_STAMP((TFU_REDUCE_THREADS), name, __grid_constant__ reduce_grad_args, __VA_ARGS__)
 KERNEL(reduce_grad_f32, reduce_grad<float>)
 KERNEL(reduce_grad_f64, reduce_grad<double>)
+#define SPREAD(name, tag, T) KERNEL(name##_##tag, name<T>)
+TFU_TYPES(SPREAD, spread_any)
+TFU_SINGLES(SPREAD, spread_columns)
 #define SLOPES(name, tag, T)                          \
   KERNEL(name##_ties_##tag, name<T, ties<T>>)         \
   KERNEL(name##_exps_##tag, name<T, exponentials<T>>) \

@@ -4,6 +4,8 @@
  * with p as a product of p and 2^q (prod). A product with zeros has an infinite q; p is the gradient of the zero where
  * there is one, times the zero's sign. */
 #ifndef REAL
+#include <string.h>
+
 #include "kernels/core/arithmetic.h"
 #include "kernels/reductions/reduce_cpu.h"
 
@@ -12,7 +14,7 @@ typedef struct pair {
 } pair;
 
 typedef struct job {
-  const tfu_tensor *x, *dx;
+  const tfu_tensor *x, *dy, *dx;
   const tfu_groups *groups;
   pair *pairs;
   int64_t line;    /* elements of the last group                                 */
@@ -45,6 +47,20 @@ static int64_t result_of(const tfu_groups *g, int64_t at) {
     at /= g->kept[i];
   }
   return result;
+}
+
+/* The gradient of sums: dy, bit for bit. */
+static void spread(void *arg, int64_t begin, int64_t end) {
+  const job *j = arg;
+  const size_t size = tfu_dtype_size(j->dx->dtype);
+  for (int64_t line = begin; line < end; line++) {
+    const char *dy = (const char *)j->dy->data + (size_t)result_of(j->groups, line * j->line) * size;
+    char *dx = (char *)j->dx->data + (size_t)(line * j->line) * size;
+    size_t done = j->apart ? (size_t)j->line * size : size;
+    const size_t all = (size_t)j->line * size;
+    memcpy(dx, dy, done);
+    for (; done < all; done *= 2) memcpy(dx + done, dx, done < all - done ? done : all - done);
+  }
 }
 
 static double of_product(double v, double p, double q) {
@@ -97,24 +113,33 @@ static void FN(lines)(void *arg, int64_t begin, int64_t end) {
 
 static tfu_code FN(tfu_reduce_grad_cpu)(tfu_call *call) {
   const tfu_tensor *dy = &call->in[0], *x = &call->in[1];
+  const tfu_shape *shape = &call->out[0].shape;
   unsigned reduced;
-  TFU_TRY(tfu_reduced_axes(&x->shape, call->attr[1].i, &reduced, call->err));
-  const tfu_groups g = tfu_groups_of(&x->shape, reduced);
+  TFU_TRY(tfu_reduced_axes(shape, call->attr[1].i, &reduced, call->err));
+  const tfu_groups g = tfu_groups_of(shape, reduced);
   const int64_t results = tfu_count(&dy->shape);
   int64_t all = 1;
   for (int i = 0; i < g.n; i++) all *= g.reduced[i];
-  tfu_state *states;
-  job j = {.x = x, .dx = &call->out[0], .groups = &g, .kind = (int)call->attr[0].i};
-  TFU_TRY(tfu_reduce_states(call, x, &g, j.kind, &states));
-  TFU_SCRATCH(call, results, j.pairs);
-  for (int64_t i = 0; i < results; i++) {
-    REAL one;
-    j.pairs[i] = pair_of(j.kind, states[i], *FN(tfu_load)(dy->data, dy->dtype, i, 1, &one), all);
-  }
+  const tfu_tensor *y = &call->in[2];
+  tfu_state *states = NULL;
+  job j = {.x = x, .dy = dy, .dx = &call->out[0], .groups = &g, .kind = (int)call->attr[0].i};
   j.apart = g.kept[g.n] != 1 || g.n == 0;
   j.line = j.apart ? g.kept[g.n] : g.reduced[g.n - 1];
-  const int64_t n = tfu_count(&x->shape), size = tfu_task_size(n, 1024);
-  tfu_parallel_ranges(n / j.line, j.line < size ? size / j.line : 1, FN(lines), &j);
+  const int64_t n = tfu_count(shape), size = tfu_task_size(n, 1024), each = j.line < size ? size / j.line : 1;
+  if (j.kind == TFU_REDUCE_SUM) {
+    tfu_parallel_ranges(n / j.line, each, spread, &j);
+    return TFU_OK;
+  }
+  const int known = j.kind == TFU_REDUCE_L2 && tfu_given(&y->shape); /* p is dy / y */
+  if (!known) TFU_TRY(tfu_reduce_states(call, x, &g, j.kind, &states));
+  TFU_SCRATCH(call, results, j.pairs);
+  for (int64_t i = 0; i < results; i++) {
+    REAL one, root;
+    const double of = *FN(tfu_load)(dy->data, dy->dtype, i, 1, &one);
+    if (known) j.pairs[i] = (pair){.p = of / *FN(tfu_load)(y->data, y->dtype, i, 1, &root)};
+    else j.pairs[i] = pair_of(j.kind, states[i], of, all);
+  }
+  tfu_parallel_ranges(n / j.line, each, FN(lines), &j);
   return TFU_OK;
 }
 #endif

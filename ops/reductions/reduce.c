@@ -5,9 +5,11 @@
  * first five; their sums and products wrap, and their mean is rounded towards zero. Over no values y is what TensorFlow
  * gives: 0, NaN (0 for integers), the lowest and the highest value, 1, -infinity, NaN, NaN, 0.
  *
- * The gradient of sum and mean needs no x and is no op of ours. For the others dx is: dy / (how many values of v equal
+ * The gradient of a sum is dy for each value. It needs no x, only its shape: room, a tensor without elements, is [sizes
+ * of x, 0]; that of a mean is that of a sum of dy / n. For the others dx is: dy / (how many values of v equal
  * y) where v equals y, else 0; dy times the product of all other v; dy exp(v - y); dy 2 (v - mean) / n; dy (v - mean) /
- * (n y); dy v / y. Where y is 0 the last two are NaN, as in TensorFlow. */
+ * (n y); dy v / y. Where y is 0 the last two are NaN, as in TensorFlow. With y given, that of l2 reads x once; the
+ * others need more than y, and do not look at it. */
 #include "ops/reductions/axes.h"
 
 #define KIND "kind: {'sum', 'mean', 'max', 'min', 'prod', 'logsumexp', 'variance', 'std', 'l2'} = 'sum'"
@@ -34,18 +36,25 @@ const tfu_op tfu_reduce = {
 };
 
 TFU_SHAPE_RULE(grad_shape) {
-  out[0] = in[1];
+  const tfu_shape *room = &in[3];
+  const int sum = room->rank != TFU_UNKNOWN && tfu_given(room);
+  TFU_REQUIRE(err, !sum || (room->rank > 0 && tfu_may_be(room->dim[room->rank - 1], 0)),
+              "room must be [sizes, 0], got %s", tfu_show(room).text);
+  out[0] = sum ? tfu_leading(room) : in[1];
   if (!attr) return TFU_OK;
   unsigned reduced;
-  TFU_TRY(tfu_reduced_axes(&in[1], attr[1].i, &reduced, err));
-  const tfu_shape y = tfu_reduced_shape(&in[1], reduced, attr[2].b);
+  TFU_REQUIRE(err, sum == (attr[0].i == 0), "room must be given for a sum, and for nothing else, got %s",
+              tfu_show(room).text);
+  TFU_TRY(tfu_reduced_axes(&out[0], attr[1].i, &reduced, err));
+  const tfu_shape y = tfu_reduced_shape(&out[0], reduced, attr[2].b);
+  if (in[2].rank != TFU_UNKNOWN && tfu_given(&in[2])) TFU_TRY(tfu_match("y", &in[2], "the result of x", &y, err));
   return tfu_match("dy", &in[0], "the result of x", &y, err);
 }
 
 const tfu_op tfu_reduce_grad = {
     .name = "ReduceGrad",
-    .doc = "Gradient of Reduce, for the kinds whose gradient depends on x.",
-    .in = {"dy: T", "x: T"},
+    .doc = "Gradient of Reduce, for sums and for the kinds whose gradient depends on x.",
+    .in = {"dy: T", "x: T", "y: T", "room: bool"},
     .out = {"dx: T"},
     .attr = {KIND, "axes: int = 65536", "keepdims: bool = false", TFU_T_FLOATS},
     .shape = grad_shape,

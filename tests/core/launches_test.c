@@ -140,7 +140,7 @@ static const struct line {
     {&tfu_reduce, "x", NUMBERS, {2, 256}},
     {&tfu_reduce, "x", NUMBERS, {4, 1}},
     {&tfu_reduce, "x", FLOATS, {7, 1}},
-    {&tfu_reduce_grad, "rx", FLOATS, {5, 256}},
+    {&tfu_reduce_grad, "rx00", FLOATS, {5, 256}},
     {&tfu_arg_reduce, "x", NUMBERS, {0, -1}},
     {&tfu_arg_reduce, "x", NUMBERS, {1, 0}},
     {&tfu_segment_sum, "xf0h", NUMBERS, {1}},

@@ -24,14 +24,14 @@ GRADIENTS = sorted(name for name in _op.registry if name.endswith("Grad"))
 # Axes of which any size will do: labels do not tell how many classes there are, results not how many values were reduced,
 # along one axis or the other, nor, where there is padding, how large windows were; how many inputs a kernel has is its own
 # matter, and on which axis depends on its order; groups by index may be any number, and histories of any length.
-_FREE = {"SparseCrossEntropyGrad": {"x": [1]}, "ReduceGrad": {"x": [0, 1]},
+_FREE = {"SparseCrossEntropyGrad": {"x": [1]}, "ReduceGrad": {"x": [0, 1], "room": [1]},
          "DepthwiseConvGrad": {"kernel": [0, 1]}, "AveragePoolGrad": {"dy": [0, 4]},
          "QuantizedLinearGrad": {"dy": [0, 1], "kernel": [0, 1], "scale": [0]},
          "Float8LinearGrad": {"dy": [0, 1], "kernel": [0, 1], "x_history": [0], "kernel_history": [0], "dy_history": [0]},
          "WeightedBincountGrad": {"dsums": [-1], "ids": [-1]}}
 # Where not the argument itself is said to be wrong, since others are held against it: these.
 _HELD = {"AttentionGrad": {"query": "doutput|bias|mask", "value": "doutput"}, "GatedGrad": {"a": "dy", "b": "dy"},
-         "RnnGrad": {"x": "h|dy"}}
+         "ReduceGrad": {"room": "dy"}, "RnnGrad": {"x": "h|dy"}}
 
 
 @functools.lru_cache(None)
@@ -51,8 +51,11 @@ def gradient_calls():
         ones = [tf.ones([3])] * 4
         return tf.gradients(_op.registry["BatchNorm"](x, *ones, tf.identity(x), _op.sized(1), activation="relu")[0], x)
 
+    def spread(dy):
+        return _op.registry["ReduceGrad"](dy, None, None, _op.sized(2, 3, 4), kind="sum", axes=2)
+
     calls = {}
-    more = [(of_lse, tf.ones([2, 5, 4, 8]), tf.ones([2, 4, 5])), (read_twice, tf.ones([4, 3]), True),
+    more = [(spread, tf.ones([2, 4])), (of_lse, tf.ones([2, 5, 4, 8]), tf.ones([2, 4, 5])), (read_twice, tf.ones([4, 3]), True),
             (read_twice, tf.ones([4, 3]), False), (by_signs, tf.ones([4, 3, 1]))]
     for graph in [*graphs().values(), *(tf.function(f).get_concrete_function(*inputs).graph for f, *inputs in more)]:
         for node in graph.get_operations():

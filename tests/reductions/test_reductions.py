@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
+from tfuse._core import _library, _op
 from tfuse.cases import as64
 
 KINDS = ("sum", "mean", "max", "min", "prod", "logsumexp", "variance", "std", "l2")
@@ -297,8 +298,10 @@ def test_places_refuse_an_empty_axis(device):
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1, (0, 2), None])
-def test_gradients_of_large_sums_repeat_dy(device, axis):
-    """Of many elements, several are written as one: the bits of each are dy's own, those of a NaN, too."""
+def test_gradients_of_large_sums_repeat_dy(device, axis, monkeypatch):
+    """Of many elements, several are written as one: the bits of each are dy's own, those of a NaN, too. In the middle an op
+    of our own writes them, where there is a GPU."""
+    monkeypatch.setattr(_library, "without_gpu", lambda: False)
     for dtype, last in ((tf.bfloat16, 8), (tf.float16, 12), (tf.float32, 6), (tf.bfloat16, 7), (tf.float64, 5)):
         x = tf.zeros([64, 257, last], dtype)
         with tf.GradientTape() as tape:
@@ -308,6 +311,24 @@ def test_gradients_of_large_sums_repeat_dy(device, axis):
         dy = tf.where(dy == 3, tf.constant(float("nan"), dtype), dy)
         bits = lambda v: np.frombuffer(v.numpy().tobytes(), np.uint8)
         np.testing.assert_array_equal(bits(tape.gradient(y, x, dy)), bits(tf.broadcast_to(dy, x.shape)))
+
+
+def test_the_gradient_of_a_sum_over_any_axes(device):
+    """The op serves them all, also those that Python leaves to TensorFlow."""
+    rng = np.random.default_rng(6)
+    for shape, dtype in itertools.product([(3, 40, 64), (2, 3, 5, 7), (16,), (9, 4100)], [tf.bfloat16, tf.float32, tf.float64]):
+        for axes in range(1 << len(shape)):
+            kept = [1 if axes >> a & 1 else n for a, n in enumerate(shape)]
+            dy = tf.cast(tf.constant(rng.normal(size=kept)), dtype)
+            got = _op.registry["ReduceGrad"](dy, None, None, _op.sized(*shape), kind="sum", axes=axes, keepdims=True)
+            assert np.array_equal(as64(got), as64(tf.broadcast_to(dy, shape))), (shape, dtype, axes)
+
+
+def test_l2_is_not_computed_again(device):
+    """Its gradient is dy x / y, with the y that is given."""
+    x, y, dy = tf.constant([[3.0, 4.0], [1.0, 2.0]]), tf.constant([10.0, 5.0]), tf.constant([1.0, 10.0])
+    got = _op.registry["ReduceGrad"](dy, x, y, None, kind="l2", axes=1)  # bit 0: down columns
+    assert np.allclose(got, [[0.3, 8.0], [0.1, 4.0]])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

@@ -20,8 +20,9 @@ NOTES = {
             "columns are shared by several blocks or read twice, and group_norm over many places reads its input twice.",
     "reductions": "A reduction reads its input and writes next to nothing, so percents are of the bytes that a copy moves in "
                   "both directions. Results of columns, of all and of several axes are joined in a second launch, which takes "
-                  "some microseconds. The gradient of a sum or mean is TensorFlow's own broadcast; other gradients read the "
-                  "input twice. With sorted ids, the host has to be told how many segments there are, unless the call says "
+                  "some microseconds. The gradient of a sum or mean over the first or last axes is TensorFlow's own "
+                  "broadcast; those of max, min, variance and logsumexp over columns or several axes read the input twice. "
+                  "With sorted ids, the host has to be told how many segments there are, unless the call says "
                   "so, as it must inside XLA. Ids of type int32 go from a forward function to a backward one through the "
                   "host's memory, which is how TensorFlow does it; if both are in one function, as in a training step, they "
                   "do not.",
