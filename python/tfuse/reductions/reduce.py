@@ -67,7 +67,7 @@ def _spread(node, dy):
 
 def _in_the_middle(shape, gone):
     """Whether axes that are reduced lie side by side, between others: there TensorFlow's broadcast takes 1.7 times a copy's
-    time on an H200, and elsewhere is as fast as one. Axes of size 1 count."""
+    time on an H200, elsewhere 1.0 to 1.25 times. Axes of size 1 count."""
     return shape.rank is not None and 0 < len(gone) < shape.rank < MOST_AXES and (
         gone[-1] - gone[0] + 1 == len(gone) and 0 < gone[0] and gone[-1] < shape.rank - 1)
 
