@@ -1,6 +1,8 @@
 """tfuse.enable() after convolutions and pooling, as layers and in keras.ops: results and gradients are Keras's, or the call is
 left to Keras."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -8,10 +10,11 @@ import tensorflow as tf
 
 import tfuse
 from conftest import skip_broken_xla
-from enabling import all_reasons, close, layer, left_as_it_was, normal, ran, told
+from enabling import all_reasons, close, jit_of_ours, layer, left_as_it_was, normal, ran, told
 from looking_back import results
 
 pytestmark = pytest.mark.usefixtures("as_on_a_gpu")
+IMAGES, TARGETS = normal(4, 4, 4, 3), normal(4, 6, 6, 4)
 SIZES = {1: [11], 2: [9, 10], 3: [5, 6, 7]}
 STRIDED = {"strides": 2, "padding": "same"}
 LAYERS = {  # the op that serves a layer, its arguments, and for which numbers of spatial axes with what else
@@ -272,3 +275,19 @@ def test_dropout_of_whole_images(dtype, batch, jit):
         np.testing.assert_array_equal(tf.cast(g, tf.float32), tf.cast(w, tf.float32))
     dropped = tf.reduce_all(got[0] == 0, [1, 2, 3])
     assert 0 < int(tf.reduce_sum(tf.cast(dropped, tf.int32))) < 16
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+def test_bilinear_resizing_between_convolutions(dtype, jit):
+    """XLA's gradient of it is float32, whatever the dtype of the convolution that takes it."""
+    losses = []
+    for on in (False, True):
+        keras.utils.set_random_seed(1)
+        layers = [keras.Input((4, 4, 3)), keras.layers.Conv2D(8, 3, padding="same", dtype=dtype),
+                  keras.layers.UpSampling2D(2, interpolation="bilinear", dtype=dtype), keras.layers.Conv2D(4, 3, dtype=dtype)]
+        with tfuse.enabled() if on else contextlib.nullcontext():
+            model = keras.Sequential(layers)
+            model.compile(keras.optimizers.SGD(1e-2), "mse", jit_compile=jit_of_ours(jit))
+            losses.append([float(model.train_on_batch(IMAGES, TARGETS)) for _ in range(3)])
+    assert "ConvFilter" in ran()
+    np.testing.assert_allclose(*losses, rtol=2e-2)
