@@ -43,6 +43,7 @@ from tfuse.convolution.pool import (AveragePooling1D, AveragePooling2D, AverageP
                                     MaxPooling3D, average_pool, global_average_pool, max_pool)
 from tfuse.convolution.quantized_conv import quantized_conv
 from tfuse.convolution.quantized_conv_layer import Quantize, QuantizedConv2D
+from tfuse.convolution.resize import resize
 from tfuse.convolution.scale_channels import scale_channels
 from tfuse.layout.concat import concat
 from tfuse.layout.transpose import depth_to_space, space_to_depth, transpose

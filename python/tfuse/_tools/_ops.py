@@ -21,7 +21,7 @@ FAMILIES = {
     "attention": ["attention", "multi_head_attention"],
     "products": ["linear", "einsum_dense", "gated_linear", "batched_matmul", "linear_cross_entropy", "matmul_own",
                  "quantized_linear", "quantized_layers", "static_quantizer", "float8_linear", "float8_layers"],
-    "convolution": ["conv", "conv_layers", "depthwise_conv", "batch_norm", "conv_norm", "pool", "scale_channels", "conv_own",
+    "convolution": ["conv", "conv_layers", "depthwise_conv", "batch_norm", "conv_norm", "pool", "resize", "scale_channels", "conv_own",
                     "quantized_conv", "quantized_conv_layer", "channels_first"],
     "layout": ["transpose", "concat"],
     "scans": ["scan", "scan_linear", "selective_scan"],
