@@ -5,7 +5,7 @@
  * the result that read them. */
 #include "kernels/convolution/resize.h"
 
-#include "kernels/core/device/pack.cuh"
+#include "kernels/convolution/pool.cuh" /* units */
 
 #define FUNCTION static __device__ inline
 #define FN(name) name
@@ -39,18 +39,20 @@ struct resize_table {
 
   __device__ resize_table(const resize_args &a, void *memory)
       : first((int *)memory), count(first + a.entries), weights((R *)(first + (2 * a.entries + 3) / 4 * 4)) {}
-
-  /* Entries thread, thread + threads, … */
-  __device__ void fill(const resize_args &a, int thread, int threads) {
-    UNROLLED(i, 3) {
-      const resize_axis &axis = a.axis[i];
-      ONCE
-      for (int t = thread; t < axis.to; t += threads)
-        weights_of<R>::type::resize_entry(&axis, a.back, t, first + axis.entry + t, count + axis.entry + t,
-                                          weights + axis.weight + t * axis.taps);
-    }
-  }
 };
+
+/* Entries thread, thread + threads, … of all axes: one copy of these formulas serves all kernels. */
+template <typename R>
+static __device__ __noinline__ void fill(const resize_args &a, const resize_table<R> &table, int thread, int threads) {
+  ONCE
+  for (int i = 0; i < 3; i++) {
+    const resize_axis *const axis = &a.axis[i];
+    ONCE
+    for (int t = thread; t < axis->to; t += threads)
+      weights_of<R>::type::resize_entry(axis, a.back, t, table.first + axis->entry + t, table.count + axis->entry + t,
+                                        table.weights + axis->weight + t * axis->taps);
+  }
+}
 
 /* The table of the launch, or the block's own. */
 template <typename R>
@@ -58,7 +60,7 @@ __device__ inline resize_table<R> table_of(const resize_args &a) {
   extern __shared__ int4 memory[];
   resize_table<R> table(a, a.table ? a.table : (void *)memory);
   if (!a.table) {
-    table.fill(a, (int)threadIdx.x, TFU_THREADS);
+    fill(a, table, (int)threadIdx.x, TFU_THREADS);
     __syncthreads();
   }
   return table;
@@ -66,13 +68,11 @@ __device__ inline resize_table<R> table_of(const resize_args &a) {
 
 template <typename T>
 __device__ inline void resize_fill(const resize_args &a) {
-  resize_table<acc<T>>(a, a.table)
-      .fill(a, (int)(blockIdx.x * TFU_THREADS + threadIdx.x), (int)(gridDim.x * TFU_THREADS));
+  fill(a, resize_table<acc<T>>(a, a.table), (int)(blockIdx.x * TFU_THREADS + threadIdx.x),
+       (int)(gridDim.x * TFU_THREADS));
 }
 
 /* ---- any ---- */
-
-enum { UNIT = TFU_RESIZE_UNIT };
 
 /* A unit's first channel, how many there are, its position along the axes, and its image. */
 struct resize_unit {
@@ -89,37 +89,6 @@ struct resize_unit {
     image = rest;
   }
 };
-
-template <typename T>
-__device__ inline void add_unit(const T *from, int left, int aligned, acc<T> weight, acc<T> (&sum)[UNIT]) {
-  enum { N = packed<T>::N };
-  UNROLL
-  for (int first = 0; first < UNIT; first += N) {
-    acc<T> v[N];
-    if (aligned) {
-      widen_pack<T>(*(const int4 *)(from + first), v);
-    } else {
-      UNROLLED(k, N) v[k] = first + k < left ? (acc<T>)from[first + k] : (acc<T>)0;
-    }
-    UNROLLED(k, N) sum[first + k] += weight * v[k];
-  }
-}
-
-template <typename T>
-__device__ inline void store_unit(T *to, int left, int aligned, const acc<T> (&sum)[UNIT]) {
-  enum { N = packed<T>::N };
-  UNROLL
-  for (int first = 0; first < UNIT; first += N) {
-    acc<T> v[N];
-    UNROLLED(k, N) v[k] = sum[first + k];
-    if (aligned) {
-      store_bits(to + first, narrow_pack<T>(v));
-    } else {
-      UNROLLED(k, N)
-        if (first + k < left) to[first + k] = (T)v[k];
-    }
-  }
-}
 
 template <typename T>
 __device__ inline void resize_any(const resize_args &a) {
@@ -142,14 +111,17 @@ __device__ inline void resize_any(const resize_args &a) {
     for (int d = 0; d < count[0]; d++)
       for (int h = 0; h < count[1]; h++) {
         const int64_t row = (u.image * a.axis[0].from + first[0] + d) * a.axis[1].from + first[1] + h;
-        const T *from = (const T *)a.from + (row * a.axis[2].from + first[2]) * a.channels + u.channel;
+        const int64_t from = (row * a.axis[2].from + first[2]) * a.channels + u.channel;
         const R weight = weights[0][d] * weights[1][h];
         _Pragma("unroll 4") for (int w = 0; w < count[2]; w++) {
           const R all = weight * weights[2][w];
-          if (all != 0) add_unit<T>(from + (int64_t)w * a.channels, u.left, a.aligned, all, sum);
+          R v[UNIT];
+          if (all == 0) continue;
+          load_unit<T>(a.from, from + (int64_t)w * a.channels, u.left, a.aligned, v);
+          UNROLLED(k, UNIT) sum[k] += all * v[k];
         }
       }
-    store_unit<T>((T *)a.to + position * a.channels + u.channel, u.left, a.aligned, sum);
+    store_unit<T>(a.to, position * a.channels + u.channel, u.left, a.aligned, sum);
   }
 }
 

@@ -19,8 +19,6 @@
 
 #include "kernels/core/divisor.h"
 
-#define TFU_RESIZE_UNIT 8 /* channels of a thread, where they are no packs */
-
 enum { RESIZE_NEAREST, RESIZE_BILINEAR, RESIZE_CUBIC, RESIZE_KEYS, SPAN_TRIANGLE, SPAN_KEYS, SPAN_LANCZOS };
 enum { RESIZE_HALF, RESIZE_CORNERS, RESIZE_ASYMMETRIC };
 

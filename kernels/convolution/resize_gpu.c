@@ -1,5 +1,6 @@
 #include "kernels/convolution/resize.h"
 
+#include "kernels/convolution/pool.h"
 #include "kernels/core/gpu/tunable.h"
 #include "kernels/core/gpu/walk.h"
 
@@ -42,8 +43,8 @@ static int64_t plan(const tfu_call *call, int back, resize_args *a, int *variant
   const int64_t most = images * a->axis[0].to * a->axis[1].to * a->axis[2].to * a->words;
   *variant = most < INT32_MAX ? strip_variant(a, from->dtype) : -1;
   if (*variant < 0) {
-    a->aligned = on_packs && channels % TFU_RESIZE_UNIT == 0;
-    a->words = (int)divide_up(channels, TFU_RESIZE_UNIT);
+    a->aligned = on_packs && channels % TFU_POOL_UNIT == 0;
+    a->words = (int)divide_up(channels, TFU_POOL_UNIT);
   }
   resize_place(a->axis, &a->entries, &a->weights);
   return images;
@@ -74,7 +75,7 @@ static tfu_code run(tfu_call *call, int back) {
   resize_args a;
   int variant;
   TFU_TRY(tfu_device_now(&device, call->err));
-  TFU_REQUIRE(call->err, channels <= INT32_MAX - TFU_RESIZE_UNIT, "x must have less than 2^31 channels, got %lld",
+  TFU_REQUIRE(call->err, channels <= INT32_MAX - TFU_POOL_UNIT, "x must have less than 2^31 channels, got %lld",
               (long long)channels);
   const int64_t images = plan(call, back, &a, &variant);
   const resize_axis *deep = &a.axis[0], *high = &a.axis[1], *wide = &a.axis[2];

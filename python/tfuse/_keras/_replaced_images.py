@@ -1,5 +1,5 @@
-"""What tfuse.enable() replaces of Keras's convolutions, pooling, batch norms, and products and dropout of images, as rows of
-a table. Convolutions and pooling are served where there is a GPU: layers by their call, with bias and activation, and what
+"""What tfuse.enable() replaces of Keras's convolutions, pooling, batch norms, resizing, and products and dropout of images, as
+rows of a table. Convolutions and pooling are served where there is a GPU: layers by their call, with bias and activation, and what
 keras.ops has of them."""
 
 import math
@@ -14,6 +14,7 @@ from tfuse._keras import _look_back_images
 from tfuse._keras._replaced import Row, backend_module, by_name, not_taken, on_a_gpu
 from tfuse._keras._look_back_images import turn
 from tfuse.convolution import depthwise_conv, pool, scale_channels
+from tfuse.convolution import resize as resizing
 from tfuse.convolution.batch_norm import normalise
 from tfuse.convolution.channels_first import by_last, to_first
 from tfuse.convolution.conv import conv, conv_transpose
@@ -92,7 +93,58 @@ def _layer_scale_guard(layer, x):
     yield list(x.shape[-1:]) != list(layer.gamma.shape) and "the scale is not per channel"
 
 
+_MOST_REPEATED = 1 << 20  # positions of a result: up to there, the nearest one in float32 is the one that repeats
+
+
+def _upsample(own, layer, inputs):
+    factors = layer.size if isinstance(layer.size, tuple) else (layer.size,)
+    interpolation = getattr(layer, "interpolation", "nearest")
+    return by_last("resize", lambda x: resizing.upsample(x, factors, interpolation), _layer_format(layer), inputs, turn=turn)
+
+
+def _layer_format(layer):
+    return getattr(layer, "data_format", "channels_last")
+
+
+@reason
+def _upsample_guard(layer, inputs):
+    yield not_taken(inputs)
+    factors = layer.size if isinstance(layer.size, tuple) else (layer.size,)
+    yield len(inputs.shape) != len(factors) + 2 and "the inputs have %d axes" % len(inputs.shape)
+    first = 1 if _layer_format(layer) == "channels_last" else 2
+    sizes = zip(inputs.shape[first:], factors)
+    odd = any(n is not None and not 1 <= n * factor <= _MOST_REPEATED for n, factor in sizes)
+    yield odd and "an axis of the result has none or more than %d positions" % _MOST_REPEATED
+    interpolation = getattr(layer, "interpolation", "nearest")
+    yield interpolation not in resizing.INTERPOLATIONS and "interpolation is %s" % interpolation
+
+
 # ---- functions of the backend, which keras.ops calls ----
+
+
+def _resize_op(own, images, size, interpolation="bilinear", antialias=False, crop_to_aspect_ratio=False,
+               pad_to_aspect_ratio=False, fill_mode="constant", fill_value=0.0, data_format=None):
+    images = keras.ops.convert_to_tensor(images)
+    return by_last("resize", lambda x: resizing.resize(x, tuple(size), interpolation, antialias),
+                   _data_format(data_format) if images.shape.rank == 4 else "channels_last", images, turn=turn)
+
+
+@reason
+def _resize_op_guard(a):
+    yield not_taken(a.images)
+    yield a.interpolation not in resizing.INTERPOLATIONS and "interpolation is %s" % a.interpolation
+    yield a.crop_to_aspect_ratio and "crop_to_aspect_ratio=True cuts before it resizes"
+    yield a.pad_to_aspect_ratio and "pad_to_aspect_ratio=True pads before it resizes"
+    yield a.fill_mode != "constant" and "fill_mode is %s" % a.fill_mode
+    rank = len(a.images.shape)
+    yield rank not in (3, 4) and "the images have %d axes" % rank
+    first = _data_format(a.data_format) != "channels_last"
+    yield first and rank == 3 and "channels come first in a single image"
+    yield len(a.size) != 2 and "size has %d numbers" % len(a.size)
+    odd = any(isinstance(n, int) and not 1 <= n <= resizing.MOST for n in a.size)
+    yield odd and "size is %s" % (a.size,)
+    empty = any(n == 0 for n in a.images.shape[1 + first if rank == 4 else 0:][:2])
+    yield empty and "the images are empty"
 
 
 @reason
@@ -236,5 +288,8 @@ TABLE = [
     Row(_LAYERS + "normalization.batch_normalization", "BatchNormalization.call", _batch_norm, _batch_norm_guard),
     Row("keras.src.applications.convnext", "LayerScale.call", _layer_scale, _layer_scale_guard),
     Row("keras.src.backend.tensorflow.random", "dropout", _drop),
+    *(Row("%sreshaping.up_sampling%dd" % (_LAYERS, axes), "UpSampling%dD.call" % axes, _upsample, _upsample_guard)
+      for axes in (1, 2, 3)),
+    Row("keras.src.backend.tensorflow.image", "resize", _resize_op, by_name(_resize_op, _resize_op_guard)),
     *(Row(module, attribute, serve, on_a_gpu(guard, what)) for module, attribute, serve, guard, what in SERVED),
 ]
