@@ -33,36 +33,64 @@ typedef struct FN(line_place) {
   const REAL *weights[2];
 } FN(line_place);
 
-/* sum = what the line reads of n values, from value `at` of every line of `from` on. */
-static void FN(add_lines)(const resize_job *j, const FN(line_place) * p, int64_t at, int n, REAL *sum) {
+/* What the line reads of n values, from value `at` of every line of `from` on: in sum, or where it is one line as it
+ * is, the line itself. */
+static const REAL *FN(add_lines)(const resize_job *j, const FN(line_place) * p, int64_t at, int n, REAL *sum) {
   REAL buffer[TFU_TILE];
   const int64_t line = (int64_t)j->axis[2].from * j->channels;
-  memset(sum, 0, (size_t)n * sizeof *sum);
+  int begun = 0;
   for (int d = 0; d < p->count[0]; d++)
     for (int h = 0; h < p->count[1]; h++) {
       const REAL weight = p->weights[0][d] * p->weights[1][h];
       const int64_t row = (p->batch * j->axis[0].from + p->first[0] + d) * j->axis[1].from + p->first[1] + h;
+      const int64_t first = row * line + at;
       if (weight == 0) continue;
+      if (p->count[0] * p->count[1] == 1 && weight == 1)
+        return FN(tfu_load)(j->from.data, j->from.dtype, first, n, sum);
       for (TFU_EACH_TILE(i, m, 0, n)) {
-        const REAL *x = FN(tfu_load)(j->from.data, j->from.dtype, row * line + at + i, (int)m, buffer);
+        const REAL *x = FN(tfu_load)(j->from.data, j->from.dtype, first + i, (int)m, buffer);
         REAL *s = sum + i;
-        TFU_VECTORISED(k, m) s[k] += weight * x[k];
+        if (begun) {
+          TFU_VECTORISED(k, m) s[k] += weight * x[k];
+        } else {
+          TFU_VECTORISED(k, m) s[k] = weight * x[k];
+        }
       }
+      begun = 1;
     }
+  if (!begun) memset(sum, 0, (size_t)n * sizeof *sum);
+  return sum;
 }
 
-/* y = the weighted sum of `count` positions of n values each, `step` values apart. */
-static void FN(add_positions)(const REAL *sum, int count, const REAL *weights, int64_t step, int n, REAL *y) {
-  if (count == 2) {
-    const REAL a = weights[0], b = weights[1];
-    TFU_VECTORISED(k, n) y[k] = a * sum[k] + b * sum[step + k];
-    return;
+/* y = what positions [begin, end) of a line read of `sum`, which begins with the first one's. Inline, so that there is
+ * a copy for each of the usual small numbers of channels. */
+static inline __attribute__((always_inline)) void FN(add_positions)(const resize_job *j, int64_t begin, int64_t end,
+                                                                    const REAL *sum, const int c, REAL *y) {
+  const resize_axis *wide = &j->axis[2];
+  const int *first = j->first + wide->entry, *count = j->count + wide->entry;
+  const REAL *weights = (const REAL *)j->weights + wide->weight + begin * wide->taps;
+  for (int64_t i = begin; i < end; i++, weights += wide->taps, y += c) {
+    const REAL *s = sum + (int64_t)(first[i] - first[begin]) * c, a = count[i] ? weights[0] : 0;
+    if (count[i] == 2) {
+      const REAL b = weights[1];
+      TFU_VECTORISED(k, c) y[k] = a * s[k] + b * s[c + k];
+      continue;
+    }
+    TFU_VECTORISED(k, c) y[k] = count[i] ? a * s[k] : 0;
+    for (int t = 1; t < count[i]; t++) {
+      const REAL *next = s + (int64_t)t * c, weight = weights[t];
+      TFU_VECTORISED(k, c) y[k] += weight * next[k];
+    }
   }
-  const REAL a = count ? weights[0] : 0;
-  TFU_VECTORISED(k, n) y[k] = a * sum[k];
-  for (int i = 1; i < count; i++) {
-    const REAL *s = sum + i * step, weight = weights[i];
-    TFU_VECTORISED(k, n) y[k] += weight * s[k];
+}
+
+static void FN(add_columns)(const resize_job *j, int64_t begin, int64_t end, const REAL *sum, REAL *y) {
+  switch (j->channels) {
+    case 1: return FN(add_positions)(j, begin, end, sum, 1, y);
+    case 2: return FN(add_positions)(j, begin, end, sum, 2, y);
+    case 3: return FN(add_positions)(j, begin, end, sum, 3, y);
+    case 4: return FN(add_positions)(j, begin, end, sum, 4, y);
+    default: return FN(add_positions)(j, begin, end, sum, (int)j->channels, y);
   }
 }
 
@@ -76,9 +104,8 @@ static void FN(resize_position)(const resize_job *j, const FN(line_place) * p, i
     memset(sum, 0, sizeof sum);
     for (int k = 0; k < j->count[e]; k++) {
       if (weights[k] == 0) continue;
-      FN(add_lines)(j, p, (j->first[e] + k) * j->channels + channel, (int)n, part);
-      const REAL weight = weights[k];
-      TFU_VECTORISED(i, n) sum[i] += weight * part[i];
+      const REAL *x = FN(add_lines)(j, p, (j->first[e] + k) * j->channels + channel, (int)n, part), weight = weights[k];
+      TFU_VECTORISED(i, n) sum[i] += weight * x[i];
     }
     FN(tfu_store)(j->to.data, j->to.dtype, at + channel, (int)n, sum);
   }
@@ -88,7 +115,6 @@ static void FN(resize_line)(void *job, int64_t line) {
   const resize_job *j = job;
   const resize_axis *wide = &j->axis[2];
   const int *first = j->first + wide->entry, *count = j->count + wide->entry;
-  const REAL *weights = (const REAL *)j->weights + wide->weight;
   const int64_t c = j->channels, heights = j->axis[1].to, depths = j->axis[0].to;
   const int64_t at[] = {line / heights % depths, line % heights};
   FN(line_place) p = {.batch = line / heights / depths};
@@ -105,10 +131,9 @@ static void FN(resize_line)(void *job, int64_t line) {
       FN(resize_position)(j, &p, (int)w, start), end++;
       continue;
     }
-    FN(add_lines)(j, &p, begin * c, (int)((first[end - 1] + count[end - 1] - begin) * c), sum);
+    const REAL *x = FN(add_lines)(j, &p, begin * c, (int)((first[end - 1] + count[end - 1] - begin) * c), sum);
     REAL *y = FN(tfu_room)(j->to.data, j->to.dtype, start, buffer);
-    for (int64_t i = w; i < end; i++)
-      FN(add_positions)(sum + (first[i] - begin) * c, count[i], weights + i * wide->taps, c, (int)c, y + (i - w) * c);
+    FN(add_columns)(j, w, end, x, y);
     FN(tfu_store)(j->to.data, j->to.dtype, start, (int)((end - w) * c), y);
   }
 }

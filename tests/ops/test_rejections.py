@@ -28,6 +28,7 @@ _FREE = {"SparseCrossEntropyGrad": {"x": [1]}, "ReduceGrad": {"x": [0, 1], "room
          "DepthwiseConvGrad": {"kernel": [0, 1]}, "AveragePoolGrad": {"dy": [0, 4]},
          "QuantizedLinearGrad": {"dy": [0, 1], "kernel": [0, 1], "scale": [0]},
          "Float8LinearGrad": {"dy": [0, 1], "kernel": [0, 1], "x_history": [0], "kernel_history": [0], "dy_history": [0]},
+         "ResizeGrad": {"dy": [-5, -4, -3, -2, -1], "size": [-4, -3, -2]},  # any sizes become any others
          "WeightedBincountGrad": {"dsums": [-1], "ids": [-1]}}
 # Where not the argument itself is said to be wrong, since others are held against it: these.
 _HELD = {"AttentionGrad": {"query": "doutput|bias|mask", "value": "doutput"}, "GatedGrad": {"a": "dy", "b": "dy"},

@@ -2,6 +2,7 @@
 
 import numbers
 
+import numpy as np
 import tensorflow as tf
 
 from tfuse._core import _rows
@@ -126,8 +127,13 @@ def resize(images, size, interpolation="bilinear", antialias=False, convention="
     if convention != "half_pixel" and (antialias or interpolation.startswith("lanczos")):
         raise ValueError("resize: convention must be half_pixel with antialias=True and with interpolation lanczos3 and "
                          "lanczos5, got %s" % convention)
-    size, batched = _size_of(x, size)
+    size = _listed(size, (x.shape.rank or 4) - 2)
     axes = len(size)
+    x = tf.ensure_shape(x, [None] * (axes + 2)) if x.shape.rank is None else x
+    batched = x.shape.rank == axes + 2
+    if axes not in (1, 2, 3) or x.shape.rank not in (axes + 1, axes + 2):
+        raise ValueError("resize: images must be [batch, 1 to 3 sizes, channels], or without the batch, and size must have "
+                         "an integer for each of them, got shape %s and size %s" % (x.shape, size))
     if any(isinstance(n, int) and not 1 <= n <= MOST for n in size):
         raise ValueError("resize: size must be 1 to 2^24 along each axis, got %s" % size)
     with tf.name_scope(name or "resize"):
@@ -138,21 +144,18 @@ def resize(images, size, interpolation="bilinear", antialias=False, convention="
         return tf.reshape(y, [*sizes[:-axes - 1], *size, sizes[-1]]) if ones or not batched else y
 
 
-def _size_of(x, size):
-    """A size for each axis that is resized, and whether there is a batch before them."""
-    if isinstance(size, tf.Tensor) or hasattr(size, "dtype") and not isinstance(size, numbers.Integral):
+def _listed(size, axes):
+    """A size for each axis: integers, and tensors where they are not known yet."""
+    if isinstance(size, (tf.Tensor, tf.Variable)):
         known = tf.get_static_value(size)
-        size = known.tolist() if known is not None else tf.unstack(size) if tf.convert_to_tensor(size).shape.rank else size
-    if not isinstance(size, (list, tuple)):
-        size = [size] * ((x.shape.rank or 4) - 2)
+        size = known.tolist() if known is not None else tf.unstack(size) if size.shape.rank else size
+    size = np.ravel(size).tolist() if isinstance(size, (np.ndarray, np.generic)) and np.ndim(size) else size
+    size = [size] * axes if not isinstance(size, (list, tuple)) else size
     size = [int(n) if isinstance(n, numbers.Integral) else n for n in size]
-    wrong = next((n for n in size if not isinstance(n, (int, tf.Tensor))), None)
-    if wrong is not None:
-        raise ValueError("resize: size must be integers, got %r" % (wrong,))
-    if len(size) not in (1, 2, 3) or x.shape.rank not in (len(size) + 1, len(size) + 2):
-        raise ValueError("resize: images must be [batch, 1 to 3 sizes, channels], or without the batch, and size must have "
-                         "an integer for each of them, got shape %s and size %s" % (x.shape, size))
-    return size, x.shape.rank == len(size) + 2
+    wrong = [n for n in size if not isinstance(n, (int, tf.Tensor))]
+    if wrong:
+        raise ValueError("resize: size must be integers, got %r" % wrong[0])
+    return size
 
 
 def upsample(x, factors, interpolation="nearest"):
