@@ -25,13 +25,14 @@ LAYERS = {  # the op that serves a layer, its arguments, and for which numbers o
     "SeparableConv%dD": ("DepthwiseConv", [6, 3], {1: [], 2: [{"depth_multiplier": 2, "dilation_rate": 2}]}),
     "MaxPooling%dD": ("MaxPool", [2], {1: [], 2: [{"pool_size": (3, 2)}], 3: []}),
     "AveragePooling%dD": ("AveragePool", [2], {1: [], 2: [{"pool_size": (3, 2)}], 3: []}),
+    "UpSampling%dD": ("Resize", [2], {1: [], 2: [{"interpolation": "bilinear"}, {"interpolation": "lanczos3"}], 3: []}),
     "GlobalAveragePooling%dD": ("Reduce", [], {1: [{"keepdims": True}], 2: [{"keepdims": True}], 3: []}),
     "GlobalMaxPooling%dD": ("Reduce", [], {1: [], 2: [{"keepdims": True}], 3: []}),
 }
 
 
 def variants(name, more):
-    if name.startswith("Global"):
+    if name.startswith(("Global", "UpSampling")):
         return [{}, *more]
     if "Pooling" in name:
         return [{}, {"pool_size": 3, **STRIDED}, *({"padding": "same", **options} for options in more)]
@@ -125,6 +126,9 @@ OPS = {
     "depthwise_conv": ("DepthwiseConv", lambda x: keras.ops.depthwise_conv(x, DEPTH, 2, "same")),
     "separable_conv": ("DepthwiseConv", lambda x: keras.ops.separable_conv(x, DEPTH, POINT, padding="same")),
     "max_pool": ("MaxPool", lambda x: keras.ops.max_pool(x, 3, 2, "same")),
+    "resize": ("Resize", lambda x: keras.ops.image.resize(x, (7, 13), "bicubic")),
+    "resize, antialias": ("Resize", lambda x: keras.ops.image.resize(x[0], (3, 4), antialias=True)),
+    "resize, a layer": ("Resize", lambda x: keras.layers.Resizing(5, 20)(x)),
     "average_pool": ("AveragePool", lambda x: keras.ops.average_pool(x, (2, 3), padding="same")),
 }
 
@@ -136,6 +140,24 @@ def test_ops(name):
     assert op in ran() and not all_reasons()
     for g, w in zip(got, want, strict=True):
         close(g, w, 2e-5)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
+def test_upsampling_between_convolutions_trains(interpolation, jit_compile):
+    """In mixed precision, two steps: stock XLA compiles no bilinear gradient in 16 bits, so that is held against no XLA."""
+    x, losses = np.float32(normal(4, 6, 6, 8)), []
+    for on in (False, True):
+        keras.utils.set_random_seed(1)
+        convolution = lambda n: keras.layers.Conv2D(n, 3, padding="same", dtype="mixed_bfloat16")
+        model = keras.Sequential([keras.Input((6, 6, 8)), convolution(16), keras.layers.UpSampling2D(
+            2, interpolation=interpolation, dtype="mixed_bfloat16"), convolution(4)])
+        with tfuse.enabled() if on else contextlib.nullcontext():
+            model.compile("sgd", "mse", jit_compile=on and jit_compile)
+            losses.append([model.train_on_batch(x, np.ones((4, 12, 12, 4), "float32")) for _ in range(2)])
+    assert losses[1][1] < losses[1][0]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=2e-2)
+    assert jit_compile or {"Resize", "ResizeGrad"} <= ran()
 
 
 @pytest.mark.parametrize("axes", [1, 2, 3])
