@@ -72,10 +72,10 @@ int main(void) {
       {TFU_BF16, 2, 1, 8, 8, 12, 1, 16, 16, TFU_BILINEAR, 0, "resize_any_bf16", "resize_any_bf16", 0, 0},
       {TFU_BF16, 2, 1, 8, 8, 16, 1, 16, 16, TFU_BILINEAR, 2, "resize_any_bf16", "resize_any_bf16", 0, 0},
       {TFU_BF16, 2, 2, 8, 8, 16, 4, 16, 16, TFU_BILINEAR, 0, "resize_any_bf16", "resize_any_bf16", 0, 0},
-      {TFU_BF16, 2, 1, 8, 8, 16, 1, 16, 16, TFU_LANCZOS5, 0, "resize_any_bf16", "resize_any_bf16", 0, 0},
+      {TFU_BF16, 2, 1, 16, 16, 16, 1, 32, 32, TFU_LANCZOS5, 0, "resize_any_bf16", "resize_any_bf16", 0, 0},
       {TFU_BF16, 1 << 18, 1, 64, 64, 64, 1, 128, 128, TFU_NEAREST, 2, "resize_any_bf16", "resize_any_bf16", 0, 0},
       /* Long axes. */
-      {TFU_F32, 1, 1, 2, 4000, 4, 1, 4, 8000, TFU_BILINEAR, 0, "resize_strip_2_f32", "resize_any_f32", 0, 1},
+      {TFU_F32, 1, 1, 2, 4000, 4, 1, 4, 8000, TFU_NEAREST, 0, "resize_strip_1_f32", "resize_strip_8_f32", 1, 1},
   };
   for (int i = 0; i < TFU_COUNT(samples); i++) check_sample(&samples[i]);
   return verdict();
