@@ -25,7 +25,8 @@ def test_random_sizes(device):
     """Values and gradients as in stock TensorFlow, of one position, of odd channels, and of windows as large as x."""
     rng = np.random.default_rng(3)
     for _ in range(120):
-        interpolation, antialias = str(rng.choice(["nearest", "bilinear", "bicubic", "lanczos3", "lanczos5"])), bool(rng.integers(2))
+        interpolation = str(rng.choice(["nearest", "bilinear", "bicubic", "lanczos3", "lanczos5"]))
+        antialias = bool(rng.integers(2))
         half = antialias or interpolation.startswith("lanczos") or rng.integers(2)
         convention = "half_pixel" if half else str(rng.choice(["align_corners", "asymmetric"]))
         shape = (int(rng.integers(1, 4)), *map(int, rng.integers(1, 30, 2)), int(rng.choice([1, 3, 4, 8, 24])))
@@ -36,7 +37,8 @@ def test_random_sizes(device):
             want = _with_gradient(lambda x: _stock(x, size, interpolation, antialias, convention), x)
         for g, w in zip(got, want):
             assert g.shape == w.shape
-            np.testing.assert_allclose(g, w, rtol=1e-5, atol=4e-5, err_msg=str((shape, size, interpolation, antialias, convention)))
+            what = shape, size, interpolation, antialias, convention
+            np.testing.assert_allclose(g, w, rtol=1e-5, atol=4e-5, err_msg=str(what))
 
 
 def test_large_windows(device):

@@ -72,7 +72,8 @@ def _composed(size, axes):
     def call(x, interpolation="bilinear", convention="half_pixel", antialias=False):
         (batch, channels), ones = (_rows.size(x, 0), _rows.size(x, -1)), [1] * (3 - axes)
         inner = _inner(x, axes)
-        y = _plain(tf.reshape(x, [batch, *ones, *inner, channels]), sized(*ones, *size(inner)), interpolation, convention, antialias)
+        y = _plain(tf.reshape(x, [batch, *ones, *inner, channels]), sized(*ones, *size(inner)), interpolation, convention,
+                   antialias)
         return tf.reshape(y, [batch, *size(inner), channels])
 
     return call
