@@ -1,6 +1,6 @@
 """What tfuse.enable() replaces of Keras's convolutions, pooling, batch norms, resizing, and products and dropout of images, as
-rows of a table. Convolutions and pooling are served where there is a GPU: layers by their call, with bias and activation, and what
-keras.ops has of them."""
+rows of a table. Convolutions and pooling are served where there is a GPU: layers by their call, with bias and activation, and
+what keras.ops has of them."""
 
 import math
 
