@@ -44,6 +44,17 @@ typedef struct resize_args {
   tfu_divisor by[4]; /* words, and the sizes of `to`, the last axis first; with 2^31 units or more, by[0].by is 0 */
 } resize_args;
 
+/* Of bilinear resizing to twice the height and width, and of its gradient (resize_double.cu). */
+typedef struct resize_double_args {
+  const void *from;
+  void *to;
+  uint32_t units; /* packs of a column of x in a strip */
+  unsigned step;  /* bytes of a position */
+  int high, wide; /* of x, or dx */
+  int rows;       /* of these in a strip */
+  tfu_divisor by_words, by_wide, by_strips;
+} resize_double_args;
+
 /* What position o reads: `count` positions from `first` on. at: how far p is beyond floor(p), which is `base`; of
  * spans, p + 1/2. */
 typedef struct resize_window {

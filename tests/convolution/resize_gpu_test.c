@@ -8,11 +8,16 @@ static const char *ran;
 static int launches;
 static unsigned shared;
 static resize_args seen;
+static resize_double_args doubled;
+
+static int is_double(void) { return !strncmp(ran, "resize_double", 13); }
 
 static CUresult launch(const CUlaunchConfig *c, CUfunction f, void **args, void **extra) {
   (void)extra;
-  seen = *(const resize_args *)args[0];
-  ran = (const char *)f, shared = c->sharedMemBytes, launches++;
+  ran = (const char *)f;
+  if (is_double()) doubled = *(const resize_double_args *)args[0];
+  else seen = *(const resize_args *)args[0];
+  shared = c->sharedMemBytes, launches++;
   CHECK(c->blockDimX == 256 && c->gridDimX >= 1);
   return CUDA_SUCCESS;
 }
@@ -55,6 +60,13 @@ static void check_sample(const sample *s) {
     CHECK((call.op->more_room(&call) > 0) == s->in_scratch);
     CHECK_FOR(tfu_execute(&call, "test", 1) == TFU_OK, "%s", err.text);
     CHECK_TEXT(ran, back ? s->backward : s->forward);
+    if (is_double()) {
+      CHECK(launches == 1 && shared == 0);
+      CHECK(doubled.high == s->high && doubled.wide == s->wide && doubled.rows == s->rows);
+      CHECK(doubled.units == s->images * s->wide * doubled.by_words.by * doubled.by_strips.by);
+      CHECK(doubled.by_strips.by * s->rows >= s->high && doubled.step == s->channels * tfu_dtype_size(s->dtype));
+      continue;
+    }
     CHECK(launches == 1 + s->in_scratch && (shared == 0) == s->in_scratch);
     CHECK_FOR(seen.rows == s->rows, "%s: %d rows", ran, seen.rows);
     CHECK(seen.axis[1].to == to->dim[2] && seen.back == back);
@@ -63,8 +75,12 @@ static void check_sample(const sample *s) {
 
 int main(void) {
   static const sample samples[] = {
-      {TFU_BF16, 128, 1, 64, 64, 64, 1, 128, 128, TFU_BILINEAR, 0, "resize_strip_2_bf16", "resize_strip_4_bf16", 8, 0},
-      {TFU_BF16, 128, 1, 64, 64, 64, 1, 128, 128, TFU_NEAREST, 0, "resize_strip_1_bf16", "resize_strip_2_bf16", 8, 0},
+      {TFU_BF16, 128, 1, 64, 64, 64, 1, 128, 128, TFU_BILINEAR, 0, "resize_double_bf16", "resize_double_grad_bf16", 4,
+       0},
+      {TFU_F32, 1, 1, 8, 7, 4, 1, 16, 14, TFU_BILINEAR, 0, "resize_double_f32", "resize_double_grad_f32", 1, 0},
+      {TFU_BF16, 1024, 1, 64, 64, 64, 1, 128, 129, TFU_BILINEAR, 0, "resize_strip_2_bf16", "resize_strip_8_bf16", 32,
+       0},
+      {TFU_BF16, 1024, 1, 64, 64, 64, 1, 128, 128, TFU_NEAREST, 0, "resize_strip_1_bf16", "resize_strip_2_bf16", 32, 0},
       {TFU_F32, 2, 1, 8, 8, 4, 1, 16, 16, TFU_BICUBIC, 0, "resize_strip_4_f32", "resize_strip_8_f32", 1, 0},
       {TFU_F16, 2, 3, 8, 9, 8, 3, 16, 9, TFU_BILINEAR, 0, "resize_strip_2_f16", "resize_strip_4_f16", 1, 0},
       /* Not of float64, parts of packs, unaligned, with depth, of more weights, and with more than 2^31 units. */
