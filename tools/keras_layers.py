@@ -8,7 +8,8 @@ A cell is a layer of keras_layers_table.py, a dtype policy, and XLA or not. Prin
 
   broken       stock trains, and with tfuse an error comes, a number that is not finite, or the process ends
   different    the losses or weights are further apart than the dtype's roundings explain: see BOUND
-  stock fails  stock itself raises an error, gives a number that is not finite, or changes no weight; these do not count
+  stock fails  stock itself raises an error, gives a number that is not finite, changes no weight, or is much further than
+               tfuse from what float32 gives; these do not count
 
 and their numbers. Exit status 1 where a cell is broken or different, 2 where nothing could be compared.
 
@@ -159,6 +160,11 @@ def result_of(cell, enabled, begun=lambda what: None):
     if cell.layer.startswith("~"):
         return ["right", "finite"]
     far = apart(cell, got, want)
+    if far > 1 and cell.policy != "float32":  # whose fault is it? Stock has no gradient of bicubic resizing in 16 bits, for one
+        truth = trained(cell._replace(policy="float32", xla=False), want[1])
+        ours, stock = apart(cell, got, truth), apart(cell, want, truth)
+        if 4 * ours < stock:
+            return ["stock fails", "it is %.2g times the bound from what float32 gives, tfuse %.2g" % (stock, ours)]
     return ["right" if far <= 1 else "different", "%.2g times the bound" % far]
 
 

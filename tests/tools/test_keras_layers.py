@@ -55,7 +55,7 @@ def test_names_are_their_own():
     assert len(set(names)) == len(names) > 1000
 
 
-@pytest.mark.parametrize("layer", ["LSTM(4, return_sequences=True) <- x, mask=m", "~ Dropout(0.5)", "Embedding(16, 8) <- ids"])
+@pytest.mark.parametrize("layer", ["SimpleRNN(4, return_sequences=True) <- x, mask=m", "~ Dropout(0.5)", "Embedding(16, 8) <- ids"])
 def test_right(layer):
     kind, why = keras_layers.result_of(CELL._replace(form="sequence", layer=layer), tfuse.enabled)
     assert kind == "right" and (why == "finite") == layer.startswith("~")
@@ -86,7 +86,7 @@ def test_processes(tmp_path):
     layers = ["Flatten()", 'Lambda(lambda x: __import__("os")._exit(7))', "Dense(5)"]
     (tmp_path / "keras_layers_table.py").write_text("LAYERS, EXCLUDED = %r, {}" % {"vector": "\n".join(layers)})
     (tmp_path / "keras_layers.py").write_text((ROOT / "tools" / "keras_layers.py").read_text())
-    home = str(pathlib.Path(tfuse.__file__).parent.parent)
+    home = os.pathsep.join([str(pathlib.Path(tfuse.__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, tmp_path / "keras_layers.py", "--only", " float32$", "--jobs", "1", "--json", tmp_path / "out"]
     done = subprocess.run(command, env={**os.environ, "TFUSE_LIBRARY": _library.path, "PYTHONPATH": home}, text=True,
                           capture_output=True)

@@ -26,6 +26,7 @@ _TABLE = [row for module in (_replaced_nn, _replaced_arrays, _replaced_hub, _rep
                              _replaced_recurrent, _replaced_generation, _replaced_quantized, _replaced_trainer)
           for row in module.TABLE]
 _lock = threading.RLock()
+_TO_KERAS = "Keras's own code"  # the route of what is not served, in explain()
 _replaced = []  # (owner, name, what was there), in the order it was done
 _switched_on, _blocks = False, 0  # by enable(), and how many `with tfuse.enabled():` are open
 
@@ -133,7 +134,7 @@ def _install(module):
 def _not_installed():
     """What _install() found no place for, as rows of tfuse.explain()."""
     for row, why in _missing.missing(_TABLE).items():
-        yield {"op": row.attribute, "when": "enabled", "route": "Keras's own code", "device": "", "kernel": "", "input": "",
+        yield {"op": row.attribute, "when": "enabled", "route": _TO_KERAS, "device": "", "kernel": "", "input": "",
                "why": why, "calls": 0}
 
 
@@ -164,7 +165,7 @@ def _instead_of(own, row):
         if not why:
             return row.serve(own, *inputs, **options)
         tensors = [x for x in inputs if hasattr(x, "shape")]
-        _explain.note(row.attribute, "Keras's own code", why, tensors or inputs, "called")
+        _explain.note(row.attribute, _TO_KERAS, why, tensors or inputs, "called")
         return own(*inputs, **options)
 
     return function(call)

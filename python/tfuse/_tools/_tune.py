@@ -21,7 +21,8 @@ WORTH = 0.005  # of the time: less is no reason to change a number
 REACTS = 0.02  # of the time: what changes by less, over all values, does not depend on the number
 # A stem that has no cases, and the ops that ask for its tunables. Ops of chains have no cases at all.
 SHARED = {"channels": ("scale_bias_act", "gated", "square", "add_constant"), "conv_quads": ("conv",),
-          "few_rows_tiled": ("quantized_projections", "quantized_linear"), "recurrence_persistent": ("rnn",)}
+          "few_rows_tiled": ("quantized_projections", "quantized_linear"), "recurrence_persistent": ("rnn",),
+          "reduce_grad": ("reduce",)}
 
 
 # ---- the library's tunables ----
