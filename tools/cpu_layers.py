@@ -149,7 +149,7 @@ def built(name, options):
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True) if classes else "mse",
                   jit_compile=options.jit_compile)
     x = np.random.randint(WORDS, size=shape) if is_words else np.random.normal(size=shape).astype("float32")
-    y = np.zeros([len(x), *model.output.shape[1:][:-1 if classes else None]], "int32" if classes else "float32")
+    y = np.zeros(model(x).shape[:-1] if classes else model(x).shape, "int32" if classes else "float32")
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(len(x)).cache().repeat()
     times = Times()
 
