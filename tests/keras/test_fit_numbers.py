@@ -7,6 +7,7 @@ import json
 import pickle
 import re
 import threading
+import types
 
 import keras
 import numpy as np
@@ -175,9 +176,31 @@ def hooks(tf=tf, kept=[]):
     def all_here(self, batch, logs=None):
         kept.append(locals())
 
+    def names_it_first(self, batch, logs=None):
+        logs = (other := logs) or {}
+        kept.append(other)
+
+    def by_name(self, batch, logs=None):
+        kept.append(eval("logs"))
+
+    def by_variables(self, batch, logs=None):
+        kept.append(vars())
+
+    def by_method(self, batch, logs=None):
+        kept.append(logs.get.__self__)
+
+    @functools.wraps(keras.callbacks.Callback.on_train_batch_end)  # whose __module__ it gets
+    def wraps_one_of_keras(batch, logs=None):
+        kept.append(logs)
+
+    def calls_its_own(self, batch, logs=None):
+        dict(logs)
+
+    calls_its_own = types.FunctionType(calls_its_own.__code__, {"dict": kept.append})
     return {reads: True, has_none: True, ignores: True, keeps: False, returns: False, calls_in_a_row: False,
             names_it: False, has_it_inside: False, maps: False,
-            of_any_name: False, of_all: False, all_here: False, functools.partial(keeps, None): False}
+            of_any_name: False, of_all: False, all_here: False, names_it_first: False, by_name: False, by_variables: False,
+            by_method: False, wraps_one_of_keras: False, calls_its_own: False, functools.partial(keeps, None): False}
 
 
 @pytest.mark.parametrize("hook, late", hooks().items(), ids=lambda of: getattr(of, "__name__", ""))

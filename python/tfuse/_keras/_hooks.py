@@ -13,6 +13,7 @@ from keras.src.callbacks.callback import Callback
 
 _METHODS = ("LOAD_ATTR", "LOAD_METHOD", "CONTAINS_OP", "GET_ITER", "POP_JUMP", "TO_BOOL")  # what follows logs on the stack
 _CALLED = ("bool", "dict", "len", "list", "set", "sorted")  # with logs as their only argument
+_AROUND = {"__self__", "_getframe", "currentframe", "eval", "exec", "locals", "vars"}  # names that lead to logs without a variable
 _LOCAL = ("FAST", "DEREF", "CELL", "CLOSURE")  # in the names of bytecodes that a variable of a function has
 
 
@@ -21,14 +22,16 @@ def read_by_methods(callback, name):
     function = getattr(getattr(callback, name), "__func__", getattr(callback, name))
     if function is Callback.on_train_batch_end:  # which calls the other
         function = getattr(callback.on_batch_end, "__func__", callback.on_batch_end)
-    if (getattr(function, "__module__", "") or "").partition(".")[0] == "keras":  # Keras's own, which do
+    names = getattr(function, "__globals__", {})  # whose __name__ is that of the code: functools.wraps copies __module__
+    if names.get("__name__", "").partition(".")[0] == "keras":  # Keras's own, which do
         return True
-    return hasattr(function, "__code__") and _uses_methods_alone(function.__code__)
+    shadowed = any(name in names for name in _CALLED)
+    return hasattr(function, "__code__") and not shadowed and _uses_methods_alone(function.__code__)
 
 
 @functools.lru_cache(256)
 def _uses_methods_alone(code):
-    if "logs" not in code.co_varnames[:code.co_argcount + code.co_kwonlyargcount] or "locals" in code.co_names:
+    if "logs" not in code.co_varnames[:code.co_argcount + code.co_kwonlyargcount] or not _AROUND.isdisjoint(code.co_names):
         return False
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "EXTENDED_ARG", "NOP")]
     return all(_is_harmless(steps, i) for i, step in enumerate(steps) if any(part in step.opname for part in _LOCAL)
@@ -47,5 +50,6 @@ def _is_harmless(steps, i):
         return after.argval == 1 and steps[i - 1].opname == "LOAD_GLOBAL" and steps[i - 1].argval in _CALLED
     if after.opname in ("COPY", "DUP_TOP", "JUMP_IF_TRUE_OR_POP"):  # logs = logs or {}
         ends = [one.argval for one in steps[i + 1:i + 4] if "JUMP_IF_TRUE" in one.opname]
-        return any(one.offset in ends and one.opname == "STORE_FAST" and one.argval == "logs" for one in steps)
+        named = then.opname.startswith("STORE")  # (x := logs) or {}
+        return not named and any(one.offset in ends and one.opname == "STORE_FAST" and one.argval == "logs" for one in steps)
     return after.opname.startswith(_METHODS)
