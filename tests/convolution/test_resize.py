@@ -56,13 +56,16 @@ def test_other_arguments(device):
     """Without a batch, of lines and volumes, one size for all axes, of sizes that are tensors, NumPy's or not known yet."""
     x = tf.random.stateless_normal([3, 5, 7, 8], [1, 2])
     want = tfuse.resize(x, [10, 14])
-    for size in tf.constant([10, 14]), np.array([10, 14]), (np.int64(10), tf.constant(14)):
+    mixed = tf.constant(10, tf.int64), tf.constant(14)
+    for size in tf.constant([10, 14]), np.array([10, 14]), (np.int64(10), tf.constant(14)), mixed, tf.TensorShape([10, 14]):
         np.testing.assert_array_equal(tfuse.resize(x, size), want)
     np.testing.assert_array_equal(tfuse.resize(x[1], [10, 14]), want[1])
     np.testing.assert_array_equal(tfuse.resize(x[:, 0], [14], "nearest"), tf.repeat(x[:, 0], 2, 1))
     assert tfuse.resize(x[None], 4).shape == (1, 4, 4, 4, 8)
-    late = tf.function(lambda x, size: tfuse.resize(x, size), input_signature=[
-        tf.TensorSpec(None), tf.TensorSpec([2], tf.int32)])
-    np.testing.assert_array_equal(late(x, tf.constant([10, 14])), want)
+    for shape in [2], [None], None:
+        for dtype in tf.int32, tf.int64:
+            late = tf.function(lambda x, size: tfuse.resize(x, size), input_signature=[
+                tf.TensorSpec(None), tf.TensorSpec(shape, dtype)])
+            np.testing.assert_array_equal(late(x, tf.constant([10, 14], dtype)), want)
     outside = tf.constant([[[[np.inf], [1.0], [np.nan], [2.0]]]])
     assert np.isinf(tfuse.resize(outside, [1, 8])[0, 0, 0, 0])  # and no 0 times infinity

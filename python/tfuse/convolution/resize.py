@@ -145,17 +145,24 @@ def resize(images, size, interpolation="bilinear", antialias=False, convention="
 
 
 def _listed(size, axes):
-    """A size for each axis: integers, and tensors where they are not known yet."""
+    """A size for each axis: integers, and tensors of int32 where they are not known yet."""
+    size = size.as_list() if isinstance(size, tf.TensorShape) else size
     if isinstance(size, (tf.Tensor, tf.Variable)):
         known = tf.get_static_value(size)
-        size = known.tolist() if known is not None else tf.unstack(size) if size.shape.rank else size
+        vector = size.shape.rank == 1 and size.shape[0] is not None
+        size = known.tolist() if known is not None else tf.unstack(size if vector else tf.broadcast_to(size, [axes]))
     size = np.ravel(size).tolist() if isinstance(size, (np.ndarray, np.generic)) and np.ndim(size) else size
     size = [size] * axes if not isinstance(size, (list, tuple)) else size
-    size = [int(n) if isinstance(n, numbers.Integral) else n for n in size]
-    wrong = [n for n in size if not isinstance(n, (int, tf.Tensor))]
-    if wrong:
-        raise ValueError("resize: size must be integers, got %r" % wrong[0])
-    return size
+    return [_integer(n) for n in size]
+
+
+def _integer(n):
+    if isinstance(n, tf.Tensor) and n.dtype.is_integer:
+        known = tf.get_static_value(n)
+        return tf.cast(tf.clip_by_value(n, -1, MOST + 1), tf.int32) if known is None else int(known)
+    if not isinstance(n, numbers.Integral):
+        raise ValueError("resize: size must be integers, got %r" % (n,))
+    return int(n)
 
 
 def upsample(x, factors, interpolation="nearest"):
