@@ -222,8 +222,8 @@ tfu_state FN(tfu_line_state)(int kind, int negated, int ties, const REAL *v, int
     case TFU_SPREADS: {
       const REAL mean = (REAL)(TFU_SUM(n, v[i]) / n);
       const double left = TFU_SUM(n, v[i] - mean); /* what rounding the mean has left over */
-      return (tfu_state){
-          .a = mean + left / n, .b = TFU_SUM(n, (v[i] - mean) * (v[i] - mean)) - left * left / n, .c = n};
+      const double squares = TFU_SUM(n, (v[i] - mean) * (v[i] - mean)) - left * left / n;
+      return (tfu_state){.a = mean + left / n, .b = squares < 0 ? 0 : squares, .c = n}; /* where REAL has no squares */
     }
     default: return (tfu_state){.a = kind == TFU_REDUCE_L2 ? TFU_SUM(n, v[i] * v[i]) : TFU_SUM(n, v[i])};
   }

@@ -267,6 +267,15 @@ def test_far_from_zero(device):
     assert np.allclose(tfuse.reduce_std(x, 0), np.std(as64(x), 0), rtol=1e-3)
 
 
+def test_spread_too_small_for_squares(device):
+    """The square of what is off the mean is 0 in float32, and what rounding the mean has left over is not."""
+    rng = np.random.default_rng(0)
+    for size in 3, 40, 5000:
+        x = tf.constant(1e-20 * (1 + 1e-3 * rng.normal(size=(4, size))), tf.float32)
+        std = tfuse.reduce_std(x, 1).numpy()
+        assert np.all((std >= 0) & (std < 1e-22)) and not np.any(np.signbit(tfuse.reduce_variance(x, 1)))
+
+
 def test_axes_of_unknown_shapes(device, jit):
     """Sizes inside XLA, and outside it even the rank, may be unknown; results and gradients are the same bits."""
     for shape, axis in [((3, 4, 5), (0, -1)), ((6, 7), None), ((2, 3, 4, 5), [1, 3])]:
