@@ -64,12 +64,12 @@ LAYERS = {
         LSTM(4, return_sequences=True, go_backwards=True, unroll=True)
         LSTM(4, activation="relu", recurrent_activation="hard_sigmoid", use_bias=False)
         LSTM(4, return_sequences=True) <- x, mask=m
-        LSTM(4, dropout=0.3, recurrent_dropout=0.3)
+        ~ LSTM(4, dropout=0.3, recurrent_dropout=0.3)
         GRU(4)
         GRU(4, return_sequences=True)
         GRU(4, reset_after=False, return_sequences=True)
         GRU(4, go_backwards=True) <- x, mask=m
-        GRU(4, dropout=0.3, recurrent_dropout=0.3)
+        ~ GRU(4, dropout=0.3, recurrent_dropout=0.3)
         SimpleRNN(4)
         SimpleRNN(4, return_sequences=True, activation="relu") <- x, mask=m
         SimpleRNN(4, recurrent_dropout=0.3)

@@ -181,6 +181,13 @@ def attended_directly(x, **more):
     return made._compute_attention(x, x, x, **more)[0]
 
 
+def upsampled(interpolation):
+    """A layer that was told so after it was made, which refuses it then."""
+    made = keras.layers.UpSampling2D(2)
+    made.interpolation = interpolation
+    return made
+
+
 DECLINED = [  # what explain() calls it, why it is left to Keras, the call
     ("gelu", "a list is no tensor", lambda: keras.ops.gelu([1.0, 2.0])),
     ("silu", "a SparseTensor is not dense", lambda: NN.silu(tf.sparse.from_dense(X[0]))),
@@ -280,6 +287,17 @@ DECLINED = [  # what explain() calls it, why it is left to Keras, the call
      lambda: tf.function(keras.layers.GlobalAveragePooling2D().call, **UNKNOWN)(Q)),
     ("conv", "shapes of [3, 5, 8] and [2, 2, 8, 3] are not those of images", lambda: keras.ops.conv(X, KERNELS[0])),
     ("conv", "dtypes differ", lambda: keras.ops.conv(tf.cast(Q, "float16"), KERNELS[0])),
+    ("UpSampling1D.call", "the inputs have 2 axes", lambda: keras.layers.UpSampling1D(2).call(Q[0, 0])),
+    ("UpSampling1D.call", "an axis of the result has none or more than 1048576 positions",
+     lambda: keras.layers.UpSampling1D(2)(tf.ones([2, 0, 3]))),
+    ("UpSampling2D.call", "interpolation is area", lambda: upsampled("area")(Q)),
+    ("resize", "interpolation is area", lambda: keras.ops.image.resize(Q, (3, 4), interpolation="area")),
+    *(("resize", why, lambda x=x, size=size, more=more: keras.src.backend.image.resize(x, size, **more)) for why, x, size, more in [
+        ("fill_mode is reflect", Q, (3, 4), {"fill_mode": "reflect"}),
+        ("the images have 5 axes", Q[None], (3, 4), {}),
+        ("size has 3 numbers", Q, (3, 4, 5), {}),
+        ("size is (0, 4)", Q, (0, 4), {}),
+        ("the images are empty", Q[:, :0], (3, 4), {})]),
     ("resize", "crop_to_aspect_ratio=True cuts before it resizes",
      lambda: keras.ops.image.resize(Q, (3, 4), crop_to_aspect_ratio=True)),
     ("resize", "pad_to_aspect_ratio=True pads before it resizes",

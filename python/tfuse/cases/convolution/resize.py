@@ -129,5 +129,5 @@ CASES = [
 _LARGE = [(128, 64, 64, 64), (128, 64, 64, 256), (32, 128, 128, 256)]
 TIMES = [Timed(_case("resize, %s, speed" % interpolation, _twice, each("interpolation", [interpolation])), _LARGE,
                rival=_stock(_twice), cpu_sizes=[(8, 32, 32, 64)], elements=lambda shape: [volume(shape) * 5] * 2,
-               bars=bars(*_LARGE, dtypes=["bfloat16"], forward=85, backward=85))
+               xla_can=interpolation != "nearest", bars=bars(*_LARGE, dtypes=["bfloat16"], forward=85, backward=85))
          for interpolation in ("bilinear", "nearest")]
