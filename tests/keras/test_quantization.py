@@ -50,7 +50,9 @@ def test_quantized_layers_are_keras_own(as_on_a_gpu, mode, tmp_path):
     want = theirs(TOKENS).numpy()
     assert not np.allclose(want, before, atol=1e-5)
     assert [w.path for w in ours.weights] == [w.path for w in theirs.weights]
-    assert all(np.array_equal(a, b) for a, b in zip(ours.get_weights(), theirs.get_weights(), strict=True))
+    # awq's scales are powers of mean activations, whose last bit may differ.
+    same = functools.partial(np.allclose, rtol=1e-6, atol=0) if mode == "awq" else np.array_equal
+    assert all(same(a, b) for a, b in zip(ours.get_weights(), theirs.get_weights(), strict=True))
     policies = [[layer.dtype_policy.name for layer in model.layers[1].layers] for model in (ours, theirs)]
     assert policies[0] == policies[1] and policies[0][0].startswith(mode)
     np.testing.assert_allclose(ours(TOKENS), want, atol=1e-6)

@@ -26,7 +26,7 @@ Row = collections.namedtuple("Row", "module attribute serve guard in_place part_
 
 
 def backend_module(name):
-    """The module of Keras's functions on TensorFlow that is called nn, numpy or math: from Keras 3.16 on, it is in a package
+    """The module of Keras's functions on TensorFlow that is called nn, numpy, math or image: from Keras 3.16 on, in a package
     ops."""
     here, later = ("keras.src.backend.tensorflow." + place for place in (name, "ops." + name))
     return later if later in sys.modules else here

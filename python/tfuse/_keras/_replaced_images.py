@@ -290,6 +290,6 @@ TABLE = [
     Row("keras.src.backend.tensorflow.random", "dropout", _drop),
     *(Row("%sreshaping.up_sampling%dd" % (_LAYERS, axes), "UpSampling%dD.call" % axes, _upsample, _upsample_guard)
       for axes in (1, 2, 3)),
-    Row("keras.src.backend.tensorflow.image", "resize", _resize_op, by_name(_resize_op, _resize_op_guard)),
+    Row(backend_module("image"), "resize", _resize_op, by_name(_resize_op, _resize_op_guard)),
     *(Row(module, attribute, serve, on_a_gpu(guard, what)) for module, attribute, serve, guard, what in SERVED),
 ]
