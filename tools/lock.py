@@ -25,9 +25,16 @@ WHEEL = re.compile(r".+-(py3|py2\.py3|cp3\d*|cp3\d*\.abi3)-(none|abi3|cp31[0-3])
 HEAD = "# By tools/lock.py, from tools/%s: pip install --require-hashes -r takes it.\n"
 
 
+def index():
+    """Where pip looks for packages."""
+    from pip._internal.models.index import PyPI
+    told = subprocess.run([sys.executable, "-m", "pip", "config", "get", "global.index-url"], capture_output=True, text=True)
+    return (told.stdout.strip() or PyPI.simple_url).rstrip("/")
+
+
 def files_of(name):
     """The SHA-256 of every wheel of a package that may be installed here."""
-    with urllib.request.urlopen("https://pypi.org/simple/%s/" % name) as answer:
+    with urllib.request.urlopen("%s/%s/" % (index(), name)) as answer:
         files = re.findall(r'href="[^"]*#sha256=(\w+)"[^>]*>([^<]+)</a>', answer.read().decode())
     return {digest for digest, file in files if WHEEL.fullmatch(file)}
 
