@@ -1,5 +1,5 @@
 /* Bilinear resizing to twice the height and width, and its gradient: what a U-Net's upsampling does. resize.cu serves
- * all else; there a table, and weights that may be anything, take three quarters of the instructions.
+ * all else; with its table, and weights that may be anything, a pack of y takes some 130 instructions, and here 50.
  *
  * Along an axis of n positions, with positions outside of it clamped to its ends,
  *   y[2 i] = x[i - 1] / 4 + 3 x[i] / 4    y[2 i + 1] = 3 x[i] / 4 + x[i + 1] / 4
@@ -101,7 +101,7 @@ __device__ inline void resize_double(const resize_double_args &a) {
 
 /* ---- gradient ---- */
 
-/* sum = (a + 3 b + 3 c + d) / 4, which overflows no earlier than its terms. */
+/* sum = (a + 3 b + 3 c + d) / 4, term by term: b + c by itself may overflow where the sum does not. */
 template <int N>
 __device__ inline void blend4(const float (&a)[N], const float (&b)[N], const float (&c)[N], const float (&d)[N],
                               float (&sum)[N]) {
